@@ -10,7 +10,7 @@ import pytest
 
 from detcore.cli.output import printable
 from detcore.config import load_text
-from detcore.config.problems import nearest
+from detcore.config.problems import find_closest
 from detcore.core.trial_outcome import describe_cause
 from detcore.errors import ConfigError
 from detcore.launch.output_lines import LineCutter
@@ -82,7 +82,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "mask_code": lambda text: mask_code(f"entrypoint:\nsearcher:\n{text}", ["a secret"]),
     "hide_lines": lambda text: hide_lines(text.split("\n")),
     "hide_secrets": hide_secrets,
-    "nearest": lambda text: nearest(text, ["max_length", "max_trials"]),
+    "nearest": lambda text: find_closest(text, ["max_length", "max_trials"]),
     "describe_cause": lambda text: describe_cause(ValueError(f"a:\n{text}")),
     "printable": printable,
     "printable with colours": lambda text: printable(text, keep_colours=True),

@@ -166,7 +166,7 @@ def test_verify_requires_a_checkpoint(run: Any, uuids: list[str]) -> None:
     for arguments in ([], [uuids[0], "--all"]):
         result = run("verify", *arguments)
         assert result.exit_code == 2
-        assert "give a UUID, or --all" in result.stderr
+        assert "give either a UUID or --all" in result.stderr
 
 
 def test_unreachable_storage_is_a_fault(run: Any, home: Path, folder: Path) -> None:
@@ -180,7 +180,7 @@ def test_unreachable_storage_is_a_fault(run: Any, home: Path, folder: Path) -> N
     shutil.rmtree(root)
     result = run("verify", "--all")
     assert result.exit_code == 1
-    assert "is not there" in result.stdout
+    assert "does not exist" in result.stdout
 
 
 def test_delete(run: Any, uuids: list[str], home: Path) -> None:
@@ -198,7 +198,7 @@ def test_delete(run: Any, uuids: list[str], home: Path) -> None:
     assert (home / "checkpoints" / uuids[1]).exists()
     result = run("delete", uuids[0], "--yes")
     assert (result.exit_code, result.stdout) == (
-        0, f"checkpoint {uuids[0]} is deleted already\n",
+        0, f"checkpoint {uuids[0]} is already deleted\n",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Values that a shell completes: ids of records, names of plugins."""
+"""Test shell completion of ids of records and names of plugins."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from fake_distributions import run_python, write_distribution
 from recorded import Records
 
-# Under the name that shells know: "python -m detcore" is another.
+# Shells complete this program name, not "python -m detcore".
 COMMAND = ("-c", "from detcore.cli import main; main(prog_name='detcore')")
 
 
 def complete(
     *words: str, home: Path, sites: Sequence[Path] = (), **variables: str
 ) -> tuple[list[str], str]:
-    """Return what a shell would offer for the last word, and what is on standard error."""
-    asked = run_python(
+    """Return the completions of the last word, and standard error."""
+    finished = run_python(
         *COMMAND,
         sites=sites,
         variables={
@@ -29,7 +29,7 @@ def complete(
             **variables,
         },
     )
-    return asked.stdout.strip("\n").splitlines(), asked.stderr
+    return finished.stdout.strip("\n").splitlines(), finished.stderr
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,12 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Records:
     ],
 )
 def test_shells_complete_ids(searched: Records, words: tuple[str, ...], offered: list[str]) -> None:
-    shown, errors = complete(*words, home=searched.home)
-    # Three lines for each: its kind, the text, and a line about it.
-    assert shown[0::3] == ["plain"] * len(offered)
-    assert shown[1::3] == offered
+    completions, errors = complete(*words, home=searched.home)
+    # Each completion has three lines: kind, text and description.
+    assert completions[0::3] == ["plain"] * len(offered)
+    assert completions[1::3] == offered
     about = "experiment" if words[0] == "trial" else "digits"
-    assert all(line.startswith(f"RUNNING {about}") or about in line for line in shown[2::3])
+    assert all(line.startswith(f"RUNNING {about}") or about in line for line in completions[2::3])
     assert errors == ""
 
 
@@ -70,14 +70,12 @@ def test_shells_complete_names_of_plugins(tmp_path: Path) -> None:
         (("--no-plugin", "bak"), ["bakery"]),
         (("plugins", "deliver", "--forget", "bar"), ["barber"]),
     ):
-        shown, errors = complete(*words, home=tmp_path / "home", sites=[tmp_path])
-        assert (shown[1::3], errors) == (offered, ""), words
+        completions, errors = complete(*words, home=tmp_path / "home", sites=[tmp_path])
+        assert (completions[1::3], errors) == (offered, ""), words
 
 
-@pytest.mark.parametrize(
-    "state", ["absent", "damaged", "empty", "a folder", "of a database server"]
-)
-def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize("state", ["absent", "damaged", "empty", "a folder", "database server"])
+def test_completion_is_empty_when_unreadable(tmp_path: Path, state: str) -> None:
     home = tmp_path / "home"
     variables: dict[str, Any] = {}
     if state != "absent":
@@ -88,7 +86,7 @@ def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: s
         (home / "detcore.db").touch()
     elif state == "a folder":
         (home / "detcore.db").mkdir()
-    elif state == "of a database server":
+    elif state == "database server":
         variables = {"DETCORE_DB": "postgresql+psycopg://nobody@127.0.0.1:9/none"}
     before = sorted(tmp_path.rglob("*"))
     assert complete("experiment", "describe", "", home=home, **variables) == ([], "")
@@ -96,16 +94,16 @@ def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: s
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_completing_asks_no_server_and_loads_no_database(searched: Records) -> None:
+def test_completion_needs_no_server_or_database(searched: Records) -> None:
     words, url = ("experiment", "describe"), "http://127.0.0.1:9"
     assert complete(*words, "--master", url, "", home=searched.home) == ([], "")
     assert complete(*words, "", home=searched.home, DETCORE_MASTER=url) == ([], "")
-    asked = run_python(
+    finished = run_python(
         "-X", "importtime", *COMMAND,
         variables={
             "DETCORE_HOME": str(searched.home), "_DETCORE_COMPLETE": "bash_complete",
             "COMP_WORDS": "detcore experiment describe 7", "COMP_CWORD": "3",
         },
     )  # fmt: skip
-    assert asked.stdout == "plain,7\n"
-    assert "sqlalchemy" not in asked.stderr
+    assert finished.stdout == "plain,7\n"
+    assert "sqlalchemy" not in finished.stderr

@@ -1,4 +1,4 @@
-"""Commands of detcore's other distributions, installed from wheels: without each, and with it."""
+"""Test commands of other distributions from wheels, with and without the distribution."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ print(*app.openapi()["paths"], sep="\\n")
 
 @pytest.fixture(scope="module")
 def core_alone(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
-    """An environment with detcore's wheel and no other of ours."""
+    """An environment with only detcore's wheel."""
     return CleanEnvironment(tmp_path_factory.mktemp("core") / "environment", [detcore_wheel()])
 
 
@@ -72,7 +72,7 @@ def help_of_core(core_alone: CleanEnvironment) -> str:
 def with_distribution(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, CleanEnvironment]:
-    """A distribution of detcore, and an environment with its wheel and detcore's."""
+    """A distribution, and an environment with its wheel and detcore's."""
     name: str = request.param
     folder = tmp_path_factory.mktemp("installed")
     wheels = house_wheels(name.removeprefix("detcore-"))
@@ -81,27 +81,27 @@ def with_distribution(
 
 @pytest.mark.cold
 @pytest.mark.parametrize("command", DISTRIBUTION_OF_COMMAND)
-def test_without_its_distribution_a_command_says_how_to_install_it(
+def test_missing_distribution_is_reported(
     command: str, core_alone: CleanEnvironment, help_of_core: str
 ) -> None:
     distribution = DISTRIBUTION_OF_COMMAND[command]
     pip = f"pip install 'detcore[{distribution.removeprefix('detcore-')}]'"
     for arguments in ((), ("--an-option", "value", "x")):
-        done = core_alone.run("detcore", *command.split(), *arguments)
-        assert (done.returncode, done.stdout, done.stderr) == (
+        finished = core_alone.run("detcore", *command.split(), *arguments)
+        assert (finished.returncode, finished.stdout, finished.stderr) == (
             1,
             "",
             f"error: 'detcore {command}' is part of {distribution}, which is not installed.\n"
             f"Install it with: {pip}\n",
         )
     if " " in command:
-        return  # in the list of its group
+        return  # listed in its group
     missing = help_of_core.partition("Commands that are not installed:\n")[2].splitlines()
     assert [command, pip] in [line.split(maxsplit=1) for line in missing]
 
 
 @pytest.mark.cold
-def test_with_its_distribution_a_command_is_as_if_built_in(
+def test_command_of_distribution_works(
     with_distribution: tuple[str, CleanEnvironment],
 ) -> None:
     name, environment = with_distribution
@@ -110,23 +110,23 @@ def test_with_its_distribution_a_command_is_as_if_built_in(
     assert f"(from {name})" not in listed.stdout
     for command, distribution in DISTRIBUTION_OF_COMMAND.items():
         if distribution == name:
-            done = environment.run("detcore", *command.split(), "--help")
-            assert (done.returncode, done.stderr) == (0, "")
-            assert f"Usage: detcore {command} " in done.stdout
-            assert "not installed" not in done.stdout
-    found = environment.run("detcore", "plugins", "doctor")
-    assert (found.returncode, found.stderr) == (0, "")
+            finished = environment.run("detcore", *command.split(), "--help")
+            assert (finished.returncode, finished.stderr) == (0, "")
+            assert f"Usage: detcore {command} " in finished.stdout
+            assert "not installed" not in finished.stdout
+    report = environment.run("detcore", "plugins", "doctor")
+    assert (report.returncode, report.stderr) == (0, "")
     if name == "detcore-server":
         _check_routes(environment)
 
 
 def _check_routes(environment: CleanEnvironment) -> None:
-    """Determined's client is answered where ``detcore-determined[server]`` is, and only there."""
+    """A server answers Determined's client only with ``detcore-determined[server]``."""
 
     def paths() -> set[str]:
-        done = environment.run("python", "-c", PRINT_PATHS, environment.folder)
-        assert (done.returncode, done.stderr) == (0, "")
-        return set(done.stdout.split())
+        finished = environment.run("python", "-c", PRINT_PATHS, environment.folder)
+        assert (finished.returncode, finished.stderr) == (0, "")
+        return set(finished.stdout.split())
 
     without = paths()
     assert "/api/detcore/v1/models" in without
@@ -136,41 +136,41 @@ def _check_routes(environment: CleanEnvironment) -> None:
 
 
 @pytest.mark.cold
-def test_with_its_distribution_horovod_has_its_variables(tmp_path: Path) -> None:
+def test_horovod_sets_its_variables(tmp_path: Path) -> None:
     environment = CleanEnvironment(
         tmp_path / "environment", [detcore_wheel(), detcore_wheel("horovod")]
     )
     program = "import os; print(os.environ['HOROVOD_CONTROLLER'], os.environ['HOROVOD_SIZE'])"
     launch = ("launch", "--launcher", "horovod", "-n", "2", "--")
-    done = environment.run("detcore", *launch, "python", "-c", program)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == [f"[rank={rank}] gloo 2" for rank in range(2)]
+    finished = environment.run("detcore", *launch, "python", "-c", program)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert sorted(finished.stdout.splitlines()) == [f"[rank={rank}] gloo 2" for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
 def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
-    """The environment of the core alone, with the records of a trial."""
-    done = core_alone.run("python", "-c", RECORD_A_TRIAL, core_alone.folder / "home")
-    assert done.returncode == 0, done.stderr
+    """An environment with only the core, and records of a trial."""
+    finished = core_alone.run("python", "-c", RECORD_A_TRIAL, core_alone.folder / "home")
+    assert finished.returncode == 0, finished.stderr
     return core_alone
 
 
 @pytest.mark.cold
-def test_a_trial_is_described_without_its_plot(with_a_trial: CleanEnvironment) -> None:
-    done = with_a_trial.run("detcore", "trial", "describe", "1")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_trial_is_described_without_plot(with_a_trial: CleanEnvironment) -> None:
+    finished = with_a_trial.run("detcore", "trial", "describe", "1")
+    assert (finished.returncode, finished.stderr) == (0, "")
     assert (
         "val_loss (validation) over steps\n"
         "plots: pip install 'detcore[report]'\n"
         "min 0.05 at step 20, max 0.1 at step 10, last 0.05\n"
-    ) in done.stdout
+    ) in finished.stdout
 
 
 @pytest.mark.cold
-def test_a_notebook_says_how_to_get_tables_and_curves(with_a_trial: CleanEnvironment) -> None:
-    done = with_a_trial.run("python", "-W", "error", "-c", SHOW_IN_A_NOTEBOOK)
-    assert (done.returncode, done.stderr) == (0, "")
-    for html, name in zip(done.stdout.split("-----"), ("Experiment", "Trial"), strict=True):
+def test_notebook_explains_how_to_install_report(with_a_trial: CleanEnvironment) -> None:
+    finished = with_a_trial.run("python", "-W", "error", "-c", SHOW_IN_A_NOTEBOOK)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    for html, name in zip(finished.stdout.split("-----"), ("Experiment", "Trial"), strict=True):
         assert f"<pre>{name}Reference(id=1)</pre>" in html
         assert "pip install &#x27;detcore[report]&#x27;" in html
 
@@ -179,20 +179,20 @@ SERVER = "http://127.0.0.1:9"
 
 
 @pytest.mark.cold
-def test_a_class_of_a_cell_says_how_to_train_it(core_alone: CleanEnvironment) -> None:
-    done = core_alone.run("python", "-c", CLASS_OF_A_CELL)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
+def test_class_of_cell_explains_how_to_train(core_alone: CleanEnvironment) -> None:
+    finished = core_alone.run("python", "-c", CLASS_OF_A_CELL)
+    assert finished.returncode == 1
+    assert finished.stderr.endswith(
         "MissingDistributionError: training Net from a notebook is part of detcore-report, which "
         "is not installed.\nInstall it with: pip install 'detcore[report]'\n"
     )
 
 
 @pytest.mark.cold
-def test_the_core_alone_asks_a_server_and_launches(core_alone: CleanEnvironment) -> None:
-    asked = core_alone.run("detcore", "experiment", "list", "--master", SERVER)
-    assert (asked.returncode, asked.stdout) == (1, "")
-    assert f"no token for the server {SERVER}" in asked.stderr
+def test_core_works_without_distributions(core_alone: CleanEnvironment) -> None:
+    finished = core_alone.run("detcore", "experiment", "list", "--master", SERVER)
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert f"no token for the server {SERVER}" in finished.stderr
     launched = core_alone.run("detcore", "launch", "-n", "2", "--", "echo", "here")
     assert sorted(launched.stdout.splitlines()) == ["[rank=0] here", "[rank=1] here"]
     assert core_alone.run("detcore", "model", "list").returncode == 0

@@ -1,4 +1,4 @@
-"""Commands in a working directory that was deleted."""
+"""Test commands in a deleted working directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ searcher: {name: single, metric: val_loss, max_length: {batches: 4}}
 
 
 def run_command(*arguments: object, shell: str = "", **variables: str) -> tuple[int, str]:
-    """Run a command behind a piece of shell script; return its exit code and standard error."""
+    """Run a command after a shell script; return its exit code and standard error."""
     finished = subprocess.run(
         ["sh", "-c", f'{shell} exec "$@"', "sh", sys.executable, "-m", "detcore",
          *map(str, arguments)],
@@ -31,11 +31,11 @@ def run_command(*arguments: object, shell: str = "", **variables: str) -> tuple[
 def test_deleted_working_directory_is_named(tmp_path: Path, command: str) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG)
-    gone = tmp_path / "gone"
-    gone.mkdir()
+    deleted_folder = tmp_path / "gone"
+    deleted_folder.mkdir()
     code, stderr = run_command(
         *command.format(config=config).split(),
-        shell=f"cd {gone}; rmdir {gone};", DETCORE_HOME=str(tmp_path / "home"),
+        shell=f"cd {deleted_folder}; rmdir {deleted_folder};", DETCORE_HOME=str(tmp_path / "home"),
     )  # fmt: skip
     assert code == 1
-    assert stderr == "error: the working directory was deleted. Change to another one: cd ~\n"
+    assert stderr == "error: the working directory was deleted.\nChange the directory: cd ~\n"

@@ -1,4 +1,4 @@
-"""``detcore experiment delete``: records and files go together, or nothing goes."""
+"""Test that ``detcore experiment delete`` removes records and files together, or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientSto
 
 @pytest.fixture
 def number(store: ClientStore) -> int:
-    """Return an experiment with a trial and two checkpoints; another one is beside it."""
+    """Return an experiment with a trial and two checkpoints, next to a second experiment."""
     store.checkpoint(store.trial(store.experiment()), 10)
     number = store.experiment()
     trial = store.trial(number)
@@ -48,7 +48,7 @@ def assert_untouched(store: ClientStore, number: int) -> None:
     assert [record.state for record in records] == ["COMPLETED", "COMPLETED"]
 
 
-def test_records_folder_and_checkpoints_are_deleted(store: ClientStore, number: int) -> None:
+def test_delete_removes_records_and_files(store: ClientStore, number: int) -> None:
     folder = store.home / "experiments" / str(number)
     assert folder.is_dir()
     result = delete(number, "--yes")
@@ -59,28 +59,28 @@ def test_records_folder_and_checkpoints_are_deleted(store: ClientStore, number: 
         store.database.get_experiment(number)
     assert store.database.list_checkpoints(experiment_id=number) == []
     assert not folder.exists()
-    assert manifests(store) == 1  # of the other experiment
-    assert store.experiment() == number + 1  # its number is not given again
+    assert manifests(store) == 1  # the other experiment's
+    assert store.experiment() == number + 1  # the number is not reused
 
 
-def test_it_asks_first(store: ClientStore, number: int) -> None:
+def test_delete_asks_for_confirmation(store: ClientStore, number: int) -> None:
     refused = delete(number)
     assert refused.exit_code == 2
     assert "pass --yes to delete without asking" in refused.output
-    shown = delete(number, "--dry-run")
-    assert "nothing was deleted (--dry-run)" in shown.output
+    listing = delete(number, "--dry-run")
+    assert "nothing was deleted (--dry-run)" in listing.output
     assert_untouched(store, number)
 
 
-def test_one_that_runs_is_refused(store: ClientStore) -> None:
-    number = store.experiment(state=ExperimentState.RUNNING)  # by this process
+def test_running_experiment_is_not_deleted(store: ClientStore) -> None:
+    number = store.experiment(state=ExperimentState.RUNNING)  # run by this process
     result = delete(number, "--yes")
     assert result.exit_code == 1
-    assert f"experiment {number} is running, so it is not deleted." in result.output
+    assert f"experiment {number} is running and cannot be deleted." in result.output
     store.database.get_experiment(number)
 
 
-def test_a_registered_checkpoint_is_refused(store: ClientStore, number: int) -> None:
+def test_registered_checkpoint_prevents_delete(store: ClientStore, number: int) -> None:
     uuid = store.database.list_checkpoints(experiment_id=number)[1].uuid
     store.database.register_version(store.database.create_model("digits").id, uuid)
     result = delete(number, "--yes")
@@ -99,7 +99,7 @@ def test_a_registered_checkpoint_is_refused(store: ClientStore, number: int) -> 
         (ExperimentState.CANCELED, False),
     ],
 )
-def test_the_source_of_an_experiment_that_may_start_trials_is_refused(
+def test_source_of_open_experiment_is_not_deleted(
     store: ClientStore, number: int, state: ExperimentState, is_refused: bool
 ) -> None:
     uuid = store.database.list_checkpoints(experiment_id=number)[0].uuid
@@ -117,7 +117,7 @@ def test_the_source_of_an_experiment_that_may_start_trials_is_refused(
         assert_untouched(store, number)
 
 
-def test_nothing_is_deleted_while_the_storage_is_away(store: ClientStore) -> None:
+def test_unreachable_storage_prevents_delete(store: ClientStore) -> None:
     folder = store.home / "checkpoints"
     number = store.experiment(checkpoint_storage={"type": "shared_fs", "host_path": str(folder)})
     store.checkpoint(store.trial(number), 10)
@@ -131,7 +131,7 @@ def test_nothing_is_deleted_while_the_storage_is_away(store: ClientStore) -> Non
     assert delete(number, "--yes").exit_code == 0
 
 
-def test_an_interrupted_deletion_leaves_nothing_that_counts_and_can_be_repeated(
+def test_interrupted_deletion_can_be_repeated(
     store: ClientStore, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_storage: LocalStorage, prefix: str) -> None:
@@ -140,7 +140,9 @@ def test_an_interrupted_deletion_leaves_nothing_that_counts_and_can_be_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "delete_tree", fail)
         assert delete(number, "--yes").exit_code == 1
-    states = [found.state for found in store.database.list_checkpoints(experiment_id=number)]
+    states = [
+        checkpoint.state for checkpoint in store.database.list_checkpoints(experiment_id=number)
+    ]
     assert states == ["DELETING", "DELETING"]
     assert delete(number, "--yes").exit_code == 0
     assert manifests(store) == 1

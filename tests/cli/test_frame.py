@@ -1,4 +1,4 @@
-"""The frame of the command line, run as a person runs it."""
+"""Test the command line's frame in a process: commands, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def install_bake(site: Path, *, declared: bool = True) -> None:
 
 
 def run_bake(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line with the plugin `bakery` of a site, and no other."""
+    """Run the command line with `bakery` of a site as the only plugin."""
     return run_detcore(*arguments, sites=[site], only=["bakery"])
 
 
-def test_help_lists_the_commands_with_one_line_each() -> None:
+def test_help_lists_commands_with_one_line_each() -> None:
     result = run_detcore("--help", only=[])
     for name, lazy in COMMANDS.items():
         if lazy.target is not None:
@@ -112,7 +112,7 @@ def test_help_documents_exit_codes_and_variables() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_is_where_the_table_says(name: str) -> None:
+def test_commands_are_registered_as_listed(name: str) -> None:
     if COMMANDS[name].target is None:
         command = PluginManager(read_environment()).command(name)
     else:
@@ -148,11 +148,11 @@ def test_version() -> None:
 def test_an_unknown_command(typed: str, hint: str, tmp_path: Path) -> None:
     install_bake(tmp_path)
     result = run_bake(tmp_path, typed)
-    assert f"no command is called '{typed}'.\n{hint}" in result.stderr
+    assert f"unknown command '{typed}'.\n{hint}" in result.stderr
     assert result.returncode == 2
 
 
-def test_a_command_of_another_group_is_found() -> None:
+def test_command_of_another_group_is_suggested() -> None:
     result = CliRunner().invoke(main, ["trial", "archive", "1"], prog_name="detcore")
     assert result.exit_code == 2
     assert "has no command 'archive'.\nDid you mean 'detcore experiment archive'" in result.output
@@ -163,7 +163,7 @@ def test_a_command_of_another_group_is_found() -> None:
 @pytest.mark.parametrize(
     ("group", "plugin"), [("config", None), ("database", "server"), ("storage", "storage")]
 )
-def test_help_of_groups_cuts_no_summary(group: str, plugin: str | None) -> None:
+def test_help_of_groups_has_full_summaries(group: str, plugin: str | None) -> None:
     only = [] if plugin is None else [plugin]
     result = run_detcore(group, "--help", only=only, variables={"COLUMNS": "80"})
     commands = result.stdout.partition("Commands:")[2]
@@ -191,18 +191,18 @@ def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:
         ([], {"DETCORE_DISABLE_PLUGINS": "bakery"}),
     ],
 )
-def test_a_plugin_that_is_off_has_no_commands(
+def test_disabled_plugin_has_no_commands(
     options: list[str], variables: dict[str, str], tmp_path: Path
 ) -> None:
     install_bake(tmp_path)
     listed = run_detcore(*options, "--help", sites=[tmp_path], variables=variables)
     assert "bakery" not in listed.stdout
     called = run_detcore(*options, "bake", "show", sites=[tmp_path], variables=variables)
-    assert "no command is called 'bake'." in called.stderr
+    assert "unknown command 'bake'." in called.stderr
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_plugins_command_is_given_the_context(declared: bool, tmp_path: Path) -> None:
+def test_plugin_command_receives_context(declared: bool, tmp_path: Path) -> None:
     install_bake(tmp_path, declared=declared)
     home = tmp_path / "home"
     result = run_detcore(
@@ -220,7 +220,7 @@ def test_a_plugins_command_is_given_the_context(declared: bool, tmp_path: Path) 
         ("fail", "error: no oven 3.\nOvens here: 1, 2.\n", 1),
         ("misread", "error: bread.yaml:3:5: no such grain\n", 2),
         ("come-back", "", 75),
-        # Python would end itself with SIGINT for an interrupt that left exec().
+        # Python would exit with SIGINT for an interrupt inside exec().
         pytest.param("eat", "interrupted\n", 130, marks=pytest.mark.cold),
     ],
 )
@@ -232,7 +232,7 @@ def test_errors_become_lines_and_exit_codes(
     assert (result.stderr, result.returncode) == (stderr, code)
 
 
-def test_an_error_that_is_not_ours_keeps_its_traceback(tmp_path: Path) -> None:
+def test_foreign_error_keeps_its_traceback(tmp_path: Path) -> None:
     install_bake(tmp_path)
     result = run_bake(tmp_path, "bake", "crash")
     assert "Traceback" in result.stderr
@@ -260,12 +260,12 @@ def test_an_interrupt(tmp_path: Path) -> None:
 def run_with_bake_reserved(
     *arguments: str, site: Path, variables: dict[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Run the command line where `bake` is a command of detcore-bakery alone."""
+    """Run the command line where `bake` is reserved for detcore-bakery."""
     result = run_python("-c", RESERVE_BAKE, *arguments, sites=[site], variables=variables)
     return result.returncode, result.stdout, result.stderr
 
 
-def test_help_says_how_to_install_a_command(tmp_path: Path) -> None:
+def test_help_shows_how_to_install_command(tmp_path: Path) -> None:
     _, listed, _ = run_with_bake_reserved("--help", site=tmp_path)
     assert re.search(
         r"Commands that are not installed:\n(  .*\n)*"
@@ -279,7 +279,7 @@ def test_help_says_how_to_install_a_command(tmp_path: Path) -> None:
         assert code == 0
 
 
-def test_a_command_of_a_distribution_that_is_switched_off(tmp_path: Path) -> None:
+def test_command_of_disabled_distribution(tmp_path: Path) -> None:
     install_bake(tmp_path)
     off = {"DETCORE_DISABLE_PLUGINS": "bakery"}
     assert run_with_bake_reserved("bake", "show", site=tmp_path, variables=off) == (
@@ -293,9 +293,7 @@ def test_a_command_of_a_distribution_that_is_switched_off(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_no_other_plugin_replaces_the_command_of_a_distribution(
-    is_installed: bool, tmp_path: Path
-) -> None:
+def test_plugin_cannot_replace_reserved_command(is_installed: bool, tmp_path: Path) -> None:
     if is_installed:
         install_bake(tmp_path)
     write_distribution(
@@ -305,15 +303,15 @@ def test_no_other_plugin_replaces_the_command_of_a_distribution(
         commands={"bake": "detcore_mill.plugin"},
     )
     only = {"DETCORE_PLUGINS": "bakery,mill"}
-    code, told, errors = run_with_bake_reserved("bake", "show", site=tmp_path, variables=only)
+    code, output, errors = run_with_bake_reserved("bake", "show", site=tmp_path, variables=only)
     assert "its command 'bake' has the name of the command of detcore-bakery" in errors
     if is_installed:
-        assert (code, told.partition(" ")[2]) == (0, "['bakery', 'core', 'mill']\n")
+        assert (code, output.partition(" ")[2]) == (0, "['bakery', 'core', 'mill']\n")
     else:
         assert errors.endswith("Install it with: pip install 'detcore[bakery]'\n")
 
 
-def test_the_commands_of_distributions_are_listed_in_their_place() -> None:
+def test_reserved_commands_are_listed_in_order() -> None:
     elsewhere = {name for name, lazy in COMMANDS.items() if lazy.target is None}
     for name in {*COMMANDS} - elsewhere:
         group = import_command(COMMANDS[name])
@@ -323,7 +321,7 @@ def test_the_commands_of_distributions_are_listed_in_their_place() -> None:
     assert elsewhere == set(DISTRIBUTION_OF_COMMAND)
 
 
-def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
+def test_plugin_cannot_replace_core_command(tmp_path: Path) -> None:
     text = BAKE.replace("def bake(", "def config(").replace("bake", "config")
     write_distribution(
         tmp_path,
@@ -339,7 +337,7 @@ def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
     assert "'config' has the name of a built-in command" in listed.stderr
 
 
-def test_a_broken_plugin_leaves_the_command_line_working(tmp_path: Path) -> None:
+def test_broken_plugin_does_not_break_commands(tmp_path: Path) -> None:
     install_bake(tmp_path)
     write_distribution(
         tmp_path, "detcore-bad", modules={"detcore_bad.plugin": "raise ValueError('no')"}
@@ -358,10 +356,10 @@ def test_plugins_list(tmp_path: Path) -> None:
     assert rows[0] == ["name", "distribution", "version", "state", "provides"]
     assert rows[1][:4] == ["core", "detcore", __version__, "loaded"]
     assert rows[1][4].startswith("storage type shared_fs, storage type directory, launcher local, ")
-    others = {row[0]: row[1:] for row in rows[2:]}
-    assert others["bakery"] == ["detcore-bakery", "1.0", "loaded", "command bake"]
-    assert others["old"] == ["detcore-old", "0.3", "broken", "-"]
-    assert others["watch"] == ["detcore-watch", "1.0", "loaded", "observer"]
+    rows_by_name = {row[0]: row[1:] for row in rows[2:]}
+    assert rows_by_name["bakery"] == ["detcore-bakery", "1.0", "loaded", "command bake"]
+    assert rows_by_name["old"] == ["detcore-old", "0.3", "broken", "-"]
+    assert rows_by_name["watch"] == ["detcore-watch", "1.0", "loaded", "observer"]
     assert result.stderr == "1 fault; details: detcore plugins doctor\n"
     assert result.returncode == 0
 
@@ -394,7 +392,7 @@ def test_plugins_info(tmp_path: Path) -> None:
     ]
 
 
-def test_plugins_info_says_what_does_not_resume_exactly(tmp_path: Path) -> None:
+def test_plugins_info_shows_inexact_resume(tmp_path: Path) -> None:
     text = (
         "from detcore import hookimpl\n"
         "from detcore.types import Framework\n"
@@ -408,7 +406,7 @@ def test_plugins_info_says_what_does_not_resume_exactly(tmp_path: Path) -> None:
     result = run_detcore("plugins", "info", "trees", sites=[tmp_path], only=["trees"])
     assert (
         "registers:     framework trees\n"
-        "not exact:     a resume of trees is not bit for bit: hist draws its subsample from a "
+        "not exact:     resuming trees is not bit-exact: hist draws its subsample from a "
         "generator that is not saved\n"
     ) in result.stdout
 
@@ -421,15 +419,15 @@ def test_plugins_info_of_a_broken_plugin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("run",), ("checkpoint",), ("checkpoint", "verify")])
-def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
+def test_help_command_shows_help(words: tuple[str, ...]) -> None:
     assert run_detcore("help", *words).stdout == run_detcore(*words, "--help").stdout
 
 
-def test_help_for_what_there_is_not() -> None:
+def test_help_of_unknown_command() -> None:
     result = run_detcore("help", "experiment", "lst")
     assert result.returncode == 2
     assert "Did you mean 'list'?" in result.stderr
-    assert "has no commands of its own" in run_detcore("help", "run", "list").stderr
+    assert "has no subcommands" in run_detcore("help", "run", "list").stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -440,10 +438,10 @@ def test_shells_complete_commands(shell: str) -> None:
     if shell == "bash":
         ask = "COMP_WORDS=(detcore experiment de)\nCOMP_CWORD=2\n_detcore_completion detcore\n"
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        asked = subprocess.run(
+        finished = subprocess.run(
             ["bash", "-c", f"{script}\n{ask}echo ${{COMPREPLY[@]}}"],
             capture_output=True,
             text=True,
             env={**os.environ, "PATH": path},
         )
-        assert sorted(asked.stdout.split()) == ["delete", "describe"], asked.stderr
+        assert sorted(finished.stdout.split()) == ["delete", "describe"], finished.stderr

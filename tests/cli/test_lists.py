@@ -1,4 +1,4 @@
-"""Lists of experiments, trials and checkpoints, logs, waiting: for people, CSV and programs."""
+"""Test lists, logs and waiting, as tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
 
 @pytest.fixture(scope="module")
 def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
-    """A search of six trials: one with NaN, one with infinity, one without any report."""
+    """A search of six trials: one with NaN, one with infinity, one without reports."""
     with Records.create(tmp_path_factory.mktemp("search")) as records:
         database = records.database
         experiment = records.experiment()
@@ -50,7 +50,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
-    """Records to add to."""
+    """Records that a test may change."""
     with Records.create(tmp_path_factory.mktemp("scratch")) as records:
         yield records
 
@@ -60,12 +60,12 @@ def ids(rows: object) -> list[int]:
     return [row["id"] for row in rows]
 
 
-def test_trials_are_sorted_by_metric_with_those_without_one_last(search: Records) -> None:
+def test_trials_are_sorted_by_metric(search: Records) -> None:
     data = search.data("experiment", "trials", "1", "--sort", "metric")
     assert ids(data["trials"]) == [6, 2, 1, 5, 3, 4]
     assert data["metric"] == "val_loss"
     larger = search.data("experiment", "trials", "1", "--sort", "metric", "--metric", "accuracy")
-    assert larger["trials"][0]["id"] == 6  # the experiment says that smaller is better
+    assert larger["trials"][0]["id"] == 6  # smaller is better in the experiment
     limited = search.data("experiment", "trials", "1", "--sort", "metric", "--limit", "2")
     assert ids(limited["trials"]) == [6, 2]
     assert ids(search.data("experiment", "trials", "1", "--limit", "2")["trials"]) == [1, 2]
@@ -73,7 +73,7 @@ def test_trials_are_sorted_by_metric_with_those_without_one_last(search: Records
     assert by_state[-1]["state"] == "ERROR"
 
 
-def test_trials_are_shown_with_what_differs(search: Records) -> None:
+def test_trials_show_varied_hyperparameters(search: Records) -> None:
     text = search("experiment", "trials", "1").stdout
     assert text.splitlines()[0] == "all with kind=a"
     row = next(line for line in text.splitlines() if line.split()[0] == "2")
@@ -83,14 +83,14 @@ def test_trials_are_shown_with_what_differs(search: Records) -> None:
     ]  # fmt: skip
 
 
-def test_numbers_end_below_the_end_of_their_title(search: Records) -> None:
+def test_numbers_are_aligned_with_title(search: Records) -> None:
     header, *rows = search("experiment", "list").stdout.splitlines()
     for title in ("ID", "TRIALS", "TOOK"):
         end = header.index(title) + len(title)
         assert all(re.fullmatch(r"\S ?", row[end - 1 : end + 1]) for row in rows), title
 
 
-def test_csv_has_the_names_of_the_json_with_dots(search: Records) -> None:
+def test_csv_has_dotted_json_names(search: Records) -> None:
     rows = search.csv("experiment", "trials", "1")
     assert [row["id"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
     assert rows[1]["hparams.layers.count"] == "2"
@@ -113,7 +113,7 @@ def test_csv_cannot_hold_formulas(capsys: pytest.CaptureFixture[str], search: Re
     ]  # fmt: skip
 
 
-def test_csv_keeps_numbers_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_preserves_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = {
         "a": -math.inf,
         "b": -1e-30,
@@ -137,7 +137,7 @@ def test_json_and_csv_exclude_each_other(search: Records) -> None:
     assert "give --json or --csv, not both" in result.stderr
 
 
-def test_experiments_are_sorted_limited_and_chosen(search: Records) -> None:
+def test_experiments_are_sorted_and_filtered(search: Records) -> None:
     def listed(*options: str) -> list[int]:
         return ids(search.data("experiment", "list", *options)["experiments"])
 
@@ -149,7 +149,7 @@ def test_experiments_are_sorted_limited_and_chosen(search: Records) -> None:
     assert search.csv("experiment", "list", "--state", "RUNNING") == []
 
 
-def test_an_archived_experiment_is_left_out(search: Records) -> None:
+def test_archived_experiment_is_hidden(search: Records) -> None:
     assert search("experiment", "archive", "2").exit_code == 0
     try:
         assert ids(search.data("experiment", "list")["experiments"]) == [1]
@@ -171,17 +171,17 @@ def test_the_best_checkpoints(search: Records) -> None:
     assert table.stderr == "download the best:  detcore checkpoint download 66-uuid\n"
 
 
-def test_a_metric_that_no_checkpoint_has_is_an_error(search: Records) -> None:
+def test_unknown_checkpoint_metric_is_an_error(search: Records) -> None:
     for more in ((), ("--uuid",), ("--json",)):
         error = search("experiment", "best", "1", "--metric", "acuracy", *more).exception
         assert isinstance(error, NotFoundError)
         assert str(error) == (
-            "no checkpoint of experiment 1 has a validation metric 'acuracy' that is a number.\n"
-            "Validation metrics there: accuracy, val_loss."
+            "no checkpoint of experiment 1 has a numeric validation metric 'acuracy'.\n"
+            "Validation metrics: accuracy, val_loss."
         )
 
 
-def test_a_searcher_metric_that_no_validation_has_is_an_error(scratch: Records) -> None:
+def test_unreported_searcher_metric_is_an_error(scratch: Records) -> None:
     config = {"searcher": {"metric": "val_los", "smaller_is_better": True}}
     experiment = scratch.experiment(config=config)
     trial = scratch.trial(experiment, rate=1)
@@ -191,8 +191,8 @@ def test_a_searcher_metric_that_no_validation_has_is_an_error(scratch: Records) 
         error = scratch("experiment", "best", experiment, *more).exception
         assert isinstance(error, NotFoundError)
         assert str(error).splitlines()[1:] == [
-            "Validation metrics there: val_loss.",
-            f"Name one of them: detcore experiment best {experiment} --metric val_loss",
+            "Validation metrics: val_loss.",
+            f"Use another metric: detcore experiment best {experiment} --metric val_loss",
         ]
 
 
@@ -219,12 +219,12 @@ def test_best_fails_without_any_value(scratch: Records) -> None:
     error = scratch("experiment", "best", experiment, "--uuid").exception
     assert isinstance(error, NotFoundError)
     assert str(error).splitlines()[1:] == [
-        "Validation metrics there: none yet.",
-        f"List all checkpoints with: detcore checkpoint list --experiment {experiment}",
+        "Validation metrics: none yet.",
+        f"List all checkpoints: detcore checkpoint list --experiment {experiment}",
     ]
 
 
-def test_deleted_checkpoints_and_long_values_are_left_out(scratch: Records) -> None:
+def test_deleted_checkpoints_are_hidden(scratch: Records) -> None:
     experiment = scratch.experiment()
     trial = scratch.trial(experiment, prompt="x" * 20_000, rate=0.1)
     for step in (1, 2, 3):
@@ -234,7 +234,7 @@ def test_deleted_checkpoints_and_long_values_are_left_out(scratch: Records) -> N
     described = scratch("trial", "describe", trial).stdout
     assert "1-left-out" not in described
     assert "3-left-out" in described
-    assert "2 deleted: --all shows them" in described
+    assert "2 deleted checkpoints; --all shows them" in described
     assert "1-left-out" in scratch("trial", "describe", trial, "--all").stdout
     listed = scratch("experiment", "trials", experiment).stdout
     for text in (described, listed):
@@ -242,7 +242,7 @@ def test_deleted_checkpoints_and_long_values_are_left_out(scratch: Records) -> N
         assert max(map(len, text.splitlines())) < 300
 
 
-def test_lists_tell_a_wait_from_a_pause(scratch: Records) -> None:
+def test_lists_distinguish_waiting_and_paused(scratch: Records) -> None:
     database = scratch.database
     searcher = {"name": "adaptive_asha", "metric": "val_loss", "max_length": {"batches": 16}}
     experiment = scratch.experiment(config={"entrypoint": "m:T", "searcher": searcher})
@@ -268,10 +268,10 @@ def test_lists_tell_a_wait_from_a_pause(scratch: Records) -> None:
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
-def test_nothing_but_uuids_is_no_json(search: Records, form: str) -> None:
+def test_uuid_option_excludes_json(search: Records, form: str) -> None:
     result = search("experiment", "best", "1", "--uuid", form)
     assert result.exit_code == 2
-    assert "give --uuid, --json or --csv, not two of them" in result.stderr
+    assert "give only one of --uuid, --json and --csv" in result.stderr
 
 
 def test_logs_of_a_trial(search: Records) -> None:
@@ -288,7 +288,7 @@ def test_logs_of_a_trial(search: Records) -> None:
     ]
 
 
-def test_logs_of_an_experiment_are_in_the_order_of_time(search: Records) -> None:
+def test_experiment_logs_are_sorted_by_time(search: Records) -> None:
     lines = search("experiment", "logs", "1").stdout.splitlines()
     assert len(lines) == 12
     assert lines[0] == "trial 1 | first of 1"
@@ -298,7 +298,7 @@ def test_logs_of_an_experiment_are_in_the_order_of_time(search: Records) -> None
     assert stamped.endswith("| second of 6\n")
 
 
-def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
+def test_followed_log_ends_with_trial(scratch: Records) -> None:
     experiment = scratch.runs(scratch.experiment())
     trial = scratch.trial(experiment, rate=1)
     log = OutputLog(scratch.folder(trial), scratch.database.start_run(trial))
@@ -327,9 +327,7 @@ def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
         (ExperimentState.PAUSED, 75),
     ],
 )
-def test_waiting_ends_with_the_experiment(
-    scratch: Records, state: ExperimentState, code: int
-) -> None:
+def test_wait_ends_with_experiment(scratch: Records, state: ExperimentState, code: int) -> None:
     experiment = scratch.runs(scratch.experiment())
     worker = threading.Timer(0.2, scratch.database.set_experiment_state, (experiment, state))
     worker.start()
@@ -339,7 +337,7 @@ def test_waiting_ends_with_the_experiment(
     assert json.loads(result.stdout)["state"] == state.value
 
 
-def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
+def test_wait_has_timeout(scratch: Records) -> None:
     experiment = scratch.runs(scratch.experiment())
     result = scratch("experiment", "wait", experiment, "--timeout", "0")
     assert result.exit_code == 124
@@ -360,34 +358,34 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
         pytest.param("checkpoint list", ["\x1b[32mCOMPLETED"], marks=pytest.mark.soak),
     ],
 )
-def test_states_have_colours_on_a_terminal_alone(
+def test_states_are_coloured_only_on_terminal(
     search: Records, command: str, coloured: list[str]
 ) -> None:
     words = command.split()
-    _, written, _ = search.on_a_terminal(*words, width=160)
-    assert [found for found in coloured if found not in written] == []
+    _, screen, _ = search.on_a_terminal(*words, width=160)
+    assert [row_text for row_text in coloured if row_text not in screen] == []
     _, plain, _ = search.on_a_terminal(*words, variables={"NO_COLOR": "1"}, width=160)
     assert re.findall(r"\x1b\[3\dm", plain) == []
     assert "COMPLETED" in plain or "ERROR" in plain
     _, _, piped = search.on_a_terminal(*words, stdout_too=False)
     assert "\x1b" not in piped
-    _, written, _ = search.on_a_terminal(*words, "--json")
-    assert json.loads(written)
+    _, screen, _ = search.on_a_terminal(*words, "--json")
+    assert json.loads(screen)
 
 
-def test_failed_trial_of_complete_search_is_not_resumed(search: Records) -> None:
+def test_ended_search_shows_no_resume_command(search: Records) -> None:
     described = search("trial", "describe", "4").stdout
     assert "it broke" in described
     assert "--resume" not in described
 
 
-def test_an_unwritten_metric_setting_is_no_error(scratch: Records) -> None:
+def test_missing_metric_setting_is_valid(scratch: Records) -> None:
     experiment = scratch.experiment(config={"is_standalone": True})
     scratch.trial(experiment, rate=1)
     assert scratch.data("experiment", "trials", experiment)["metric"] is None
     result = scratch("experiment", "best", experiment)
     assert isinstance(result.exception, SystemExit)
-    assert "name one with --metric" in result.stderr
+    assert "name a metric with --metric" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -409,7 +407,7 @@ def test_the_best_value_of_a_script_is_listed(
     assert f"  {best}  " in row, row
 
 
-def test_a_terminal_shows_the_beginnings_of_uuids_that_commands_take(scratch: Records) -> None:
+def test_terminal_shows_valid_uuid_prefixes(scratch: Records) -> None:
     experiment = scratch.experiment()
     trial = scratch.trial(experiment)
     scratch.database.start_run(trial)
@@ -427,13 +425,13 @@ def test_a_terminal_shows_the_beginnings_of_uuids_that_commands_take(scratch: Re
         f"experiment trials {experiment}",
     )
     for command in lists:
-        _, written, _ = scratch.on_a_terminal(*command.split(), width=160)
-        text = without_colour(written)
+        _, screen, _ = scratch.on_a_terminal(*command.split(), width=160)
+        text = without_colour(screen)
         assert "6d1c0f5e" in text, command
         assert lone not in text, command
         assert "trials" in command or all(uuid in text for uuid in twins), command
         piped = scratch(*command.split()).stdout
-        assert lone in piped, command  # a program may read it
+        assert lone in piped, command  # a program may need it
     assert lone in scratch("checkpoint", "delete", "6d1c0f5e", "--dry-run").stdout
     both = scratch("checkpoint", "describe", "aaaaaaaa").exception
     assert all(uuid in str(both) for uuid in twins)

@@ -1,4 +1,4 @@
-"""When the reading of logs ends."""
+"""Test when reading of logs ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detcore.cli import log_commands
 
 
 class Pages:
-    """Logs to which a page is added before each reading."""
+    """Logs that grow by a page before each read."""
 
     def __init__(self, *pages: str) -> None:
         self.left = list(pages)
@@ -34,7 +34,7 @@ class Pages:
         (["abc"], True, None, ["abc"]),
     ],
 )
-def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
+def test_logs_end_immediately_without_follow(
     monkeypatch: pytest.MonkeyPatch,
     pages: list[str],
     follow: bool,
@@ -42,11 +42,11 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
     shown: list[str],
 ) -> None:
     monkeypatch.setattr(log_commands, "_POLL_INTERVAL_S", 0.0)
-    written: list[str] = []
+    printed: list[str] = []
 
     def show(lines: Iterable[Any]) -> None:
-        written.append("".join(lines))
+        printed.append("".join(lines))
 
     source: Any = Pages(*pages)
     log_commands._show_lines(source.read, source.is_over, show, follow=follow, tail=tail)
-    assert written == shown
+    assert printed == shown

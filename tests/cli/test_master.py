@@ -1,4 +1,4 @@
-"""Commands on the records of a server show what they show where the records are."""
+"""Test that commands show the same through a server as on its records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGGED_IN = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DetcoreCommand]:
-    """The command of somebody on the server's machine."""
+    """A command on the server's machine."""
     with DetcoreCommand(tmp_path_factory.mktemp("near")) as command:
         command.home.mkdir()
         yield command
@@ -47,7 +47,7 @@ def server(near: DetcoreCommand, filled: Filled) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[DetcoreCommand]:
-    """The command of somebody elsewhere."""
+    """A command on another machine."""
     with DetcoreCommand(tmp_path, variables=LOGGED_IN) as command:
         yield command
 
@@ -84,24 +84,28 @@ def far(tmp_path: Path) -> Iterator[DetcoreCommand]:
         "experiment best 1 --metric nothing",
     ],
 )
-def test_they_show_the_same(
+def test_commands_show_same_output_for_server(
     near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled, command: str
 ) -> None:
     words = [filled.checkpoints[0] if word == "UUID" else word for word in command.split()]
     here, there = near(*words), far(*words, "--master", server.url)
-    # The path of a checkpoint's folder is told where it is.
+    # The path of a checkpoint is printed only on its machine.
     folder = str(near.home / "checkpoints")
-    shown = [
-        [line for line in each.stdout.splitlines() if folder not in line and '"path"' not in line]
-        for each in (there, here)
+    listings = [
+        [
+            line
+            for line in run_command.stdout.splitlines()
+            if folder not in line and '"path"' not in line
+        ]
+        for run_command in (there, here)
     ]
-    assert shown[0] == shown[1], there.stderr
+    assert listings[0] == listings[1], there.stderr
     assert there.code == here.code
     assert there.stderr.splitlines()[0] == f"records of {server.url}"
     assert not (far.home / "detcore.db").exists()
 
 
-def test_the_variable_says_whose_records_are_shown(
+def test_master_variable_selects_records(
     tmp_path: Path, server: RunningServer, filled: Filled
 ) -> None:
     variables = {**LOGGED_IN, "DETCORE_MASTER": server.url}
@@ -116,7 +120,7 @@ def test_the_variable_says_whose_records_are_shown(
         assert "reads digits" in (tmp_path / "report.html").read_text()
 
 
-def test_what_changes_records_goes_through_the_server(
+def test_changes_are_sent_to_server(
     near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
 ) -> None:
     at = ("--master", server.url)
@@ -125,7 +129,7 @@ def test_what_changes_records_goes_through_the_server(
     assert far("experiment", "unarchive", 2, *at).code == 0
     assert '"archived": false' in near("experiment", "describe", 2, "--json").stdout
     experiment = filled.store.experiment()
-    assert far("experiment", "delete", experiment, *at).code == 2  # nobody to ask
+    assert far("experiment", "delete", experiment, *at).code == 2  # no terminal to confirm
     assert far("experiment", "delete", experiment, "--yes", *at).code == 0
     assert near("experiment", "describe", experiment).code == 1
 
@@ -141,15 +145,15 @@ def test_models_are_changed_through_the_server(
     registered = far("model", "register-version", "zip", uuid[:12], "--comment", "best", *at)
     assert registered.stdout == f"zip version 1: checkpoint {uuid}\n"
     assert far("model", "set-metadata", "zip", "ok=true", *at).stdout == "zip: ok=true\n"
-    assert far("model", "delete", "zip", *at).code == 2  # there is no terminal to ask on
-    kept = json.loads(near("model", "describe", "zip", "--json").stdout)
-    assert [found["comment"] for found in kept["versions"]] == ["best"]
+    assert far("model", "delete", "zip", *at).code == 2  # no terminal to confirm
+    model = json.loads(near("model", "describe", "zip", "--json").stdout)
+    assert [version["comment"] for version in model["versions"]] == ["best"]
     assert far("model", "delete", "zip", "--yes", *at).code == 0
     assert near("model", "describe", "zip").code == 1
     assert not (far.home / "detcore.db").exists()
 
 
-def test_checkpoints_are_deleted_through_the_server(
+def test_checkpoints_are_deleted_through_server(
     near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
 ) -> None:
     at = ("--master", server.url)
@@ -161,7 +165,7 @@ def test_checkpoints_are_deleted_through_the_server(
         f"deleted checkpoint {uuid}\n"
     )
     assert not filled.store.files(uuid).exists()
-    assert "is deleted already" in far("checkpoint", "delete", uuid, "--yes", *at).stdout
+    assert "is already deleted" in far("checkpoint", "delete", uuid, "--yes", *at).stdout
     registered = filled.checkpoints[0]
     refused = far("checkpoint", "delete", registered, "--yes", *at)
     assert refused.code == 1
@@ -172,12 +176,16 @@ def test_checkpoints_are_deleted_through_the_server(
 @pytest.mark.parametrize(
     ("command", "why", "remedy"),
     [
-        ("checkpoint delete UUID --yes --force", "that a model needs", "detcore model delete"),
-        ("checkpoint repair UUID", "only the server's machine", "detcore checkpoint verify"),
-        ("checkpoint repair --all", "only the server's machine", "repair --all"),
+        (
+            "checkpoint delete UUID --yes --force",
+            "does not support --force",
+            "detcore model delete",
+        ),
+        ("checkpoint repair UUID", "on the server's machine", "detcore checkpoint verify"),
+        ("checkpoint repair --all", "on the server's machine", "repair --all"),
     ],
 )
-def test_what_cannot_be_done_from_afar_says_why(
+def test_unsupported_remote_commands_explain_why(
     far: DetcoreCommand, server: RunningServer, filled: Filled, command: str, why: str, remedy: str
 ) -> None:
     words = [filled.checkpoints[0] if word == "UUID" else word for word in command.split()]
@@ -188,7 +196,7 @@ def test_what_cannot_be_done_from_afar_says_why(
     assert filled.store.files(filled.checkpoints[0]).is_dir()
 
 
-def test_an_experiment_is_pruned_through_the_server(
+def test_experiment_is_pruned_through_server(
     near: DetcoreCommand, far: DetcoreCommand, server: RunningServer, filled: Filled
 ) -> None:
     store = filled.store
@@ -203,15 +211,15 @@ def test_an_experiment_is_pruned_through_the_server(
     tried = json.loads(far("checkpoint", "prune", experiment, *rules, "--dry-run", *at).stdout)
     assert tried["deleted"] == [first]
     assert store.files(first).is_dir()
-    done = far("checkpoint", "prune", experiment, *rules, "--yes", *at)
-    assert json.loads(done.stdout)["deleted"] == [first], done.stderr
+    finished = far("checkpoint", "prune", experiment, *rules, "--yes", *at)
+    assert json.loads(finished.stdout)["deleted"] == [first], finished.stderr
     assert [store.files(uuid).exists() for uuid in (first, best, last)] == [False, True, True]
     size = far("experiment", "delete", experiment, "--dry-run", "--master", server.url)
     assert "1 trial, 2 checkpoints" in size.stdout
     assert near("experiment", "describe", experiment).code == 0
 
 
-# In place of a TensorBoard: says which event files it has, each time that they have changed.
+# Replaces TensorBoard: prints its event files whenever they change.
 TENSORBOARD = """
 import os, sys, time
 folder = sys.argv[sys.argv.index("--logdir") + 1]
@@ -227,7 +235,7 @@ while True:
 """
 
 
-def test_tensorboard_has_the_event_files_of_a_server(
+def test_tensorboard_downloads_event_files(
     far: DetcoreCommand, server: RunningServer, filled: Filled, tmp_path: Path
 ) -> None:
     package = tmp_path / "site" / "tensorboard"
@@ -268,7 +276,7 @@ def test_tensorboard_has_the_event_files_of_a_server(
     assert "without --master" in missing.stderr
 
 
-def test_a_server_that_is_not_there_is_named(far: DetcoreCommand) -> None:
+def test_missing_server_is_reported(far: DetcoreCommand) -> None:
     refused = far("experiment", "list", "--master", "http://127.0.0.1:9")
     assert refused.code == 1
     assert "http://127.0.0.1:9" in refused.stderr
@@ -294,7 +302,7 @@ def test_a_server_that_is_not_there_is_named(far: DetcoreCommand) -> None:
         ("metrics", {"trial_id": 1, "kind": "validation"}, 200),
     ],
 )
-def test_a_server_answers_what_reads_and_nothing_else(
+def test_server_only_executes_reads(
     server: RunningServer, name: str, arguments: dict[str, object], status: int
 ) -> None:
     path = f"/api/detcore/v1/read/{name}"
@@ -305,7 +313,7 @@ def test_a_server_answers_what_reads_and_nothing_else(
     assert b"Traceback" not in answer.body
 
 
-def test_secrets_of_older_records_stay_where_they_are(
+def test_secrets_of_older_records_are_not_sent(
     near: DetcoreCommand, server: RunningServer, filled: Filled
 ) -> None:
     experiment = filled.store.experiment(archived=True)
@@ -317,6 +325,6 @@ def test_secrets_of_older_records_stay_where_they_are(
         )
     connection.close()
     arguments = {"arguments": {"experiment_id": experiment}}
-    told = server.ask("POST", "/api/detcore/v1/read/get_experiment", arguments, server.token())
-    assert told["config"]["data"] == {"token": "********"}
-    assert "in-clear-4711" not in str(told)
+    response = server.ask("POST", "/api/detcore/v1/read/get_experiment", arguments, server.token())
+    assert response["config"]["data"] == {"token": "********"}
+    assert "in-clear-4711" not in str(response)

@@ -1,4 +1,4 @@
-"""``detcore plugin new``: what it writes works as it is, and is clean."""
+"""Test that the files of ``detcore plugin new`` work unchanged and pass linters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from source_tree import ROOT
 from detcore.cli import main
 
 KINDS = ("framework", "storage", "searcher", "launcher")
-# The layout of the code must not depend on how long the name is, or on its first letter.
+# The code must be formatted for short and long names with any first letter.
 NAMES = ("q", "Aa", "my-net", "xylophones.of_the-ages24")
 
 
@@ -26,9 +26,9 @@ def detcore(*arguments: object) -> click.testing.Result:
 
 
 def write(name: str, kind: str, into: Path) -> Path:
-    done = detcore("plugin", "new", name, "--kind", kind, "--into", into)
-    assert done.exit_code == 0, done.output
-    folder = Path(done.stdout.removeprefix("Created ").partition(" with ")[0])
+    finished = detcore("plugin", "new", name, "--kind", kind, "--into", into)
+    assert finished.exit_code == 0, finished.output
+    folder = Path(finished.stdout.removeprefix("Created ").partition(" with ")[0])
     assert folder.parent == into
     return folder
 
@@ -37,7 +37,7 @@ def write(name: str, kind: str, into: Path) -> Path:
 @pytest.mark.long
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Path) -> None:
+def test_scaffold_passes_tests_when_installed(kind: str, tmp_path: Path) -> None:
     folder = write("my-net", kind, tmp_path)
     wheel = build_wheel(folder, tmp_path / "wheels")
     clean = CleanEnvironment(tmp_path / "environment", [*house_wheels("testing"), wheel])
@@ -47,19 +47,19 @@ def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Pat
     listed = clean.run("detcore", "plugins", "info", "my_net").stdout
     assert "distribution:  detcore-my-net 0.1.0" in listed
     assert f"registers:     {'storage type' if kind == 'storage' else kind} my_net" in listed
-    done = clean.run_tests(folder)
-    assert done.code == 0, done.output
-    assert len(done.passed) > {"framework": 30, "storage": 30}.get(kind, 5)
-    reasons = set(done.skipped.values())
-    known = (
+    finished = clean.run_tests(folder)
+    assert finished.code == 0, finished.output
+    assert len(finished.passed) > {"framework": 30, "storage": 30}.get(kind, 5)
+    reasons = set(finished.skipped.values())
+    names = (
         "direct-path is declined", "(FolderAccess)", "no state_tensors()",
         "two-workers-resume-exactly", "defines no changed_hyperparameters",
     )  # fmt: skip
-    assert all(any(part in reason for part in known) for reason in reasons), reasons
+    assert all(any(part in reason for part in names) for reason in reasons), reasons
 
 
 @pytest.mark.soak
-def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
+def test_experiment_uses_all_four_scaffolds(tmp_path: Path) -> None:
     folders = {kind: write(f"my-{kind}", kind, tmp_path) for kind in KINDS}
     wheels = [build_wheel(folder, tmp_path / "wheels") for folder in folders.values()]
     clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel(), *wheels])
@@ -74,17 +74,17 @@ def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     config["launcher"] = {"name": "my_launcher", "niceness": 5}
     path = folders["framework"] / "tests" / "model" / "all.yaml"
     path.write_text(yaml.safe_dump(config))
-    done = clean.run("detcore", "run", path, "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
+    finished = clean.run("detcore", "run", path, "--json")
+    assert finished.returncode == 0, finished.stderr
+    summary = json.loads(finished.stdout.splitlines()[-1])
     assert summary["state"] == "COMPLETED", summary
-    kept = clean.run("detcore", "checkpoint", "list", "--json")
-    states = [row["state"] for row in json.loads(kept.stdout)]
-    assert "COMPLETED" in states, kept.stdout
-    # The templates are in the wheel of detcore-testing.
+    listing = clean.run("detcore", "checkpoint", "list", "--json")
+    states = [row["state"] for row in json.loads(listing.stdout)]
+    assert "COMPLETED" in states, listing.stdout
+    # The wheel of detcore-testing contains the templates.
     clean.install(*map(str, house_wheels("testing")), "--no-index")
-    done = clean.run("detcore", "plugin", "new", "other", "--kind", "storage", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    finished = clean.run("detcore", "plugin", "new", "other", "--kind", "storage", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
     files = [path.name for path in (tmp_path / "detcore-other").rglob("*") if path.is_file()]
     expected = [path.name for path in folders["storage"].rglob("*") if path.is_file()]
     assert sorted(files) == sorted(expected)
@@ -93,7 +93,7 @@ def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_code_is_clean_whatever_the_name(tmp_path: Path) -> None:
+def test_scaffold_code_is_clean_for_any_name(tmp_path: Path) -> None:
     for name in NAMES:
         for kind in KINDS:
             write(name, kind, tmp_path / kind)
@@ -101,25 +101,25 @@ def test_the_code_is_clean_whatever_the_name(tmp_path: Path) -> None:
     assert len(folders) == len(NAMES) * len(KINDS)
     for command in (["check"], ["format", "--check"]):
         for folder in folders:
-            done = subprocess.run(
+            finished = subprocess.run(
                 [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
                 cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
-            assert done.returncode == 0, f"{folder}: {done.stdout}{done.stderr}"
+            assert finished.returncode == 0, f"{folder}: {finished.stdout}{finished.stderr}"
 
 
 @pytest.mark.soak
 def test_the_types_hold(tmp_path: Path) -> None:
     for kind in KINDS:
         folder = write(f"my-{kind}", kind, tmp_path)
-        done = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache")],
             cwd=folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert "Success: no issues found in" in done.stdout, done.stdout + done.stderr
+        assert "Success: no issues found in" in finished.stdout, finished.stdout + finished.stderr
 
 
-def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
+def test_scaffold_has_no_placeholders(tmp_path: Path) -> None:
     for kind in KINDS:
         folder = write("my-net", kind, tmp_path / kind)
         for path in folder.rglob("*"):
@@ -128,8 +128,8 @@ def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
                 assert sign not in text, path
 
 
-def test_public_modules_are_imported_and_no_others(tmp_path: Path) -> None:
-    """The guide lists them in the section on versions."""
+def test_scaffold_imports_only_public_modules(tmp_path: Path) -> None:
+    """The section on versions of the guide lists them."""
     guide = (ROOT / "docs" / "writing-a-plugin.md").read_text(encoding="utf-8")
     listed = guide.partition("Import public names only")[2].partition(".\n")[0]
     documented = set(re.findall(r"`(detcore[.\w]*)`", listed))
@@ -141,13 +141,13 @@ def test_public_modules_are_imported_and_no_others(tmp_path: Path) -> None:
             assert used <= documented, path
 
 
-def test_the_readme_of_a_framework_does_not_describe_the_example(tmp_path: Path) -> None:
+def test_framework_readme_omits_example(tmp_path: Path) -> None:
     text = (write("my-net", "framework", tmp_path) / "README.md").read_text(encoding="utf-8")
     assert "softmax" not in text.lower()
     assert text.splitlines()[2].startswith("My net trials for [detcore]")
 
 
-def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
+def test_scaffold_metadata_has_detcore_version(tmp_path: Path) -> None:
     folder = write("detcore-My_Net", "framework", tmp_path)
     assert folder.name == "detcore-my-net"
     described = (folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
@@ -181,24 +181,24 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
         ("shared-fs", "storage", "a storage named 'shared_fs' is already registered"),
     ],
 )
-def test_names_that_would_not_work_are_refused(
+def test_invalid_plugin_names_are_rejected(
     name: str, kind: str, message: str, tmp_path: Path
 ) -> None:
-    done = detcore("plugin", "new", "--kind", kind, "--into", tmp_path, "--", name)
-    assert done.exit_code in (1, 2)
-    assert any(part in done.output for part in message.split("|")), done.output
+    finished = detcore("plugin", "new", "--kind", kind, "--into", tmp_path, "--", name)
+    assert finished.exit_code in (1, 2)
+    assert any(part in finished.output for part in message.split("|")), finished.output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_package_that_is_no_plugin_is_named(
+def test_package_name_without_plugin_is_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site" / "detcore_foo").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "site")
-    done = detcore("plugin", "new", "--into", tmp_path / "new", "foo")
-    assert done.exit_code == 1
-    assert "a package named 'detcore_foo' is already installed" in done.output
-    assert "plugins list" not in done.output
+    finished = detcore("plugin", "new", "--into", tmp_path / "new", "foo")
+    assert finished.exit_code == 1
+    assert "a package named 'detcore_foo' is already installed" in finished.output
+    assert "plugins list" not in finished.output
     assert not (tmp_path / "new").exists()
 
 
@@ -207,32 +207,32 @@ def test_a_name_of_another_kind_is_free(name: str, tmp_path: Path) -> None:
     assert write(name, "framework", tmp_path).name == f"detcore-{name}"
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_scaffold_does_not_overwrite_files(tmp_path: Path) -> None:
     folder = write("my-net", "framework", tmp_path)
     (folder / "README.md").write_text("mine")
-    done = detcore("plugin", "new", "my-net", "--into", tmp_path)
-    assert done.exit_code == 1
-    assert f"error: {folder} already exists, and no file was changed." in done.output
+    finished = detcore("plugin", "new", "my-net", "--into", tmp_path)
+    assert finished.exit_code == 1
+    assert f"error: {folder} already exists, and no file was changed." in finished.output
     assert (folder / "README.md").read_text() == "mine"
 
 
-def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
+def test_unwritable_target_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = detcore("plugin", "new", "my-net", "--into", tmp_path / "file" / "below")
-    assert done.exit_code == 1
+    finished = detcore("plugin", "new", "my-net", "--into", tmp_path / "file" / "below")
+    assert finished.exit_code == 1
     assert (
         "below/detcore-my-net: Not a directory.\nChoose another parent directory (--into)."
-        in done.output
+        in finished.output
     )
 
 
-def test_it_says_what_to_type_next(tmp_path: Path) -> None:
-    done = detcore("plugin", "new", "my-net", "--into", tmp_path)
+def test_scaffold_prints_next_commands(tmp_path: Path) -> None:
+    finished = detcore("plugin", "new", "my-net", "--into", tmp_path)
     folder = tmp_path / "detcore-my-net"
     count = sum(path.is_file() for path in folder.rglob("*"))
-    assert f"Created {folder} with {count} files: a working example framework." in done.stdout
+    assert f"Created {folder} with {count} files: a working example framework." in finished.stdout
     for command in ("pip install -e '.[testing]'", "pytest", "detcore plugins doctor"):
-        assert f"\n  {command} " in done.stdout
+        assert f"\n  {command} " in finished.stdout
 
 
 def test_both_names_of_the_group_are_one(tmp_path: Path) -> None:

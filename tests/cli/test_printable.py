@@ -1,4 +1,4 @@
-"""Nothing that a trial named or printed drives the reader's terminal."""
+"""Test that names and output of trials cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from detcore.cli.run_display import PlainDisplay
 from detcore.records import OutputLog
 from detcore.types import ExperimentState, TrialState
 
-# Writes to the clipboard, sets the title, clears the screen (also as an 8-bit control), and
-# rewrites the line; then a colour.
+# Sets the clipboard and the title, clears the screen (also with an 8-bit control), rewrites the
+# line, and sets a colour.
 HOSTILE = "\x1b]52;c;cm0gLXJm\a\x1b]0;title\x1b\\\x1b[2J\x9b2J\r\u202eab\x1b[31mred\x1b[0m"
 SHOWN = r"\x1b]52;c;cm0gLXJm\x07\x1b]0;title\x1b\\x1b[2J\x9b2J\r\u202eabred"
 
 
-def test_control_characters_become_escapes_and_colours_go() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable(HOSTILE) == SHOWN
     assert printable(HOSTILE, keep_colours=True).endswith(r"\u202eab" + "\x1b[31mred\x1b[0m")
     assert printable("a\tb\nc é 漢 \U0001f600") == "a\tb\nc é 漢 \U0001f600"
@@ -32,9 +32,9 @@ def test_control_characters_become_escapes_and_colours_go() -> None:
 
 
 @given(st.text(), st.booleans())
-def test_no_text_keeps_a_control_character(text: str, keep: bool) -> None:
-    shown = printable(text, keep_colours=keep)
-    assert harmless(re.sub(r"\x1b\[[0-9;:]*m", "", shown) if keep else shown)
+def test_printable_removes_all_control_characters(text: str, keep: bool) -> None:
+    output = printable(text, keep_colours=keep)
+    assert harmless(re.sub(r"\x1b\[[0-9;:]*m", "", output) if keep else output)
 
 
 def harmless(text: str) -> bool:
@@ -43,7 +43,7 @@ def harmless(text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
-    """A search whose every name and text is hostile."""
+    """A search with control characters in every name and text."""
     with Records.create(tmp_path_factory.mktemp("hostile")) as records:
         database = records.database
         searcher = {**CONFIG["searcher"], "metric": HOSTILE}
@@ -85,16 +85,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
         "model list-versions 1",
     ],
 )
-def test_commands_print_nothing_that_drives_a_terminal(
-    hostile: Records, command: str, form: str
-) -> None:
+def test_commands_escape_control_characters(hostile: Records, command: str, form: str) -> None:
     result = hostile(*command.split(), *([] if form == "table" else [f"--{form}"]))
     assert harmless(result.output.replace("\r\n", "\n"))
     if command.endswith("logs 1"):
         assert SHOWN in result.stdout
 
 
-def test_programs_get_the_text_as_it_is(hostile: Records) -> None:
+def test_json_keeps_text_unchanged(hostile: Records) -> None:
     assert hostile("trial", "logs", "1", "--raw").stdout == f"{HOSTILE}\n"
     printed = hostile("trial", "logs", "1", "--json").stdout
     assert harmless(printed)
@@ -102,8 +100,8 @@ def test_programs_get_the_text_as_it_is(hostile: Records) -> None:
     assert hostile.data("experiment", "describe", "1")["name"] == HOSTILE
 
 
-def test_the_lines_of_a_run_are_harmless() -> None:
-    written = io.StringIO()
-    display = PlainDisplay(Console(file=written))
+def test_run_output_is_escaped() -> None:
+    output = io.StringIO()
+    display = PlainDisplay(Console(file=output))
     display.notice(f"trial 1 failed: {HOSTILE}")
-    assert written.getvalue() == f"trial 1 failed: {SHOWN}\n"
+    assert output.getvalue() == f"trial 1 failed: {SHOWN}\n"

@@ -1,4 +1,4 @@
-"""A wheel goes to an index and is installed from it, as docs/writing-a-plugin.md describes."""
+"""Test that a wheel can be published and installed as docs/writing-a-plugin.md describes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ PAGE = ROOT / "docs" / "writing-a-plugin.md"
 @pytest.fixture
 def points(tmp_path: Path) -> Path:
     arguments = ["plugin", "new", "points", "--into", str(tmp_path)]
-    done = click.testing.CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
+    result = click.testing.CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
     return tmp_path / "detcore-points"
 
 
 def uv(*arguments: object, **variables: str) -> tuple[int, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
-    done = subprocess.run(
+    other_variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("UV_")
+    }
+    result = subprocess.run(
         [sys.executable, "-m", "uv", "--no-config", *map(str, arguments)],
-        env={**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **variables},
+        env={**other_variables, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **variables},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+    return result.returncode, result.stdout + result.stderr
 
 
 def publish(wheel: Path, index: PackageIndex, token: str) -> tuple[int, str]:
@@ -44,7 +46,7 @@ def publish(wheel: Path, index: PackageIndex, token: str) -> tuple[int, str]:
     )  # fmt: skip
 
 
-def test_a_published_wheel_is_installed_from_its_index(points: Path, tmp_path: Path) -> None:
+def test_published_wheel_is_installed_from_index(points: Path, tmp_path: Path) -> None:
     wheel = build_wheel(points, tmp_path / "dist")
     clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel()])
     assert "points" not in clean.run("detcore", "plugins", "list").stdout
@@ -61,14 +63,14 @@ def test_a_published_wheel_is_installed_from_its_index(points: Path, tmp_path: P
         assert code == 0, output
     listed = clean.run("detcore", "plugins", "list").stdout
     assert re.search(r"points +detcore-points +0\.1\.0 .*framework points", listed), listed
-    done = clean.run("detcore", "run", points / "tests" / "model" / "const.yaml")
-    assert done.returncode == 0, done.stderr
+    result = clean.run("detcore", "run", points / "tests" / "model" / "const.yaml")
+    assert result.returncode == 0, result.stderr
     described = clean.run("detcore", "trial", "describe", "1").stdout
     assert "COMPLETED" in described
     assert "val_accuracy" in described
 
 
-def test_the_page_shows_the_hooks_of_the_scaffold(points: Path) -> None:
+def test_docs_show_hooks_of_scaffold(points: Path) -> None:
     code = (points / "src" / "detcore_points" / "plugin.py").read_text(encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     comment = "<!-- block: file=detcore-points/src/detcore_points/plugin.py -->\n```python\n"

@@ -1,4 +1,4 @@
-"""Records in a read-only place: they can be looked at, and not changed."""
+"""Test that read-only records can be read and not changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def copy(trained: Detcore, tmp_path: Path) -> Iterator[Detcore]:
 
 @contextlib.contextmanager
 def read_only(directory: Path) -> Iterator[None]:
-    """Make a directory a read-only file system."""
+    """Mount a directory as a read-only file system."""
     if os.getuid() != 0:
         pytest.skip("a file system can only be mounted as root")
     subprocess.run(["mount", "--bind", directory, directory], check=True)
@@ -52,7 +52,7 @@ COMMANDS = [
 
 def test_read_only_copy_can_be_read(copy: Detcore, tmp_path: Path) -> None:
     for command in COMMANDS:
-        done = copy.run_checked(*command.format(out=tmp_path / "report.html").split())
+        finished = copy.run_checked(*command.format(out=tmp_path / "report.html").split())
     assert "COMPLETED" in copy("experiment", "list").stdout
     assert (tmp_path / "report.html").exists()
     script = (
@@ -61,15 +61,15 @@ def test_read_only_copy_can_be_read(copy: Detcore, tmp_path: Path) -> None:
         "print(client.get_experiment(1).top_checkpoint().uuid)\n"
         "print(list(client.get_trial(1).stream_validation_metrics())[-1].metrics)\n"
     )
-    done = copy.python("-c", script)
-    assert done.code == 0, done.stderr
+    finished = copy.python("-c", script)
+    assert finished.code == 0, finished.stderr
 
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_read_only_copy_with_newer_records(
     trained: Detcore, tmp_path: Path, has_index: bool
 ) -> None:
-    """The records were copied while a process had them open."""
+    """A process had the records open during the copy."""
     detcore = Detcore(tmp_path)
     with Database.open(f"sqlite:///{trained.home}/detcore.db") as database:
         database.set_experiment_archived(1, True)
@@ -80,20 +80,20 @@ def test_read_only_copy_with_newer_records(
         (detcore.home / "detcore.db-shm").unlink()
     with detcore, read_only(detcore.home):
         for command in COMMANDS:
-            done = detcore(*command.format(out=tmp_path / "report.html").split())
-            assert done.code == (0 if has_index else 1), f"{command}: {done.stderr}"
+            finished = detcore(*command.format(out=tmp_path / "report.html").split())
+            assert finished.code == (0 if has_index else 1), f"{command}: {finished.stderr}"
             if not has_index:
-                assert "Copy the directory to a place that you can write to" in done.stderr
+                assert "Copy the directory to a writable place" in finished.stderr
         assert ("archived" in detcore("experiment", "list", "--all").stdout) is has_index
 
 
 def test_change_of_read_only_copy_is_refused(copy: Detcore, tmp_path: Path) -> None:
-    done = copy("experiment", "archive", 1)
-    assert done.code == 1
-    assert "can be read, but not changed" in done.stderr
+    finished = copy("experiment", "archive", 1)
+    assert finished.code == 1
+    assert "can be read, but not changed" in finished.stderr
     writable = tmp_path / "checkpoints"
     writable.mkdir()
     config = copy.config(checkpoint_storage__container_path=str(writable))
-    done = copy("run", config, MODEL_DIR)
-    assert done.code == 1
-    assert "can be read, but not changed" in done.stderr
+    finished = copy("run", config, MODEL_DIR)
+    assert finished.code == 1
+    assert "can be read, but not changed" in finished.stderr

@@ -1,4 +1,4 @@
-"""``detcore experiment`` and ``detcore trial``: what they show, to people and to programs."""
+"""Test the text and JSON output of ``detcore experiment`` and ``detcore trial``."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def columns(line: str) -> list[str]:
     return line.split()
 
 
-def test_without_experiments_the_list_says_how_to_get_one(records: Records) -> None:
+def test_empty_list_shows_run_command(records: Records) -> None:
     result = records("experiment", "list")
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert "There are no experiments in sqlite:///" in result.stderr
-    assert "Train one:  detcore run CONFIG.yaml" in result.stderr
+    assert "No experiments in sqlite:///" in result.stderr
+    assert "Start an experiment:  detcore run CONFIG.yaml" in result.stderr
     assert records.data("experiment", "list") == {"experiments": []}
 
 
-def test_an_argument_that_is_not_utf_8_is_named(
+def test_argument_that_is_not_utf_8_is_reported(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_HOME", str(records.home))
     result = CliRunner().invoke(main, ["diverge", "half\udcff", "half\udcff"])
     assert result.exit_code == 2
-    assert "'half\\udcff' is not UTF-8" in result.stderr
+    assert "'half\\udcff' is not valid UTF-8" in result.stderr
 
 
-def test_the_list_says_how_to_see_what_is_archived(records: Records) -> None:
+def test_list_mentions_archived_experiments(records: Records) -> None:
     experiment = str(records.experiment())
     assert records("experiment", "archive", experiment).exit_code == 0
-    assert records("experiment", "list").stderr == "1 archived: --all shows them\n"
+    assert records("experiment", "list").stderr == "1 archived experiments; --all shows them\n"
 
 
-def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
+def test_list_is_plain_columns_in_pipe(records: Records) -> None:
     records.trained()
     records.experiment(name="second")
     records.database.set_experiment_state(2, ExperimentState.ERROR, error="it broke")
@@ -68,7 +68,7 @@ def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
     assert plain[0]["is_alive"] is True
 
 
-def test_a_process_that_is_gone_is_not_shown_as_running(records: Records) -> None:
+def test_exited_process_is_not_shown_as_running(records: Records) -> None:
     records.abandon()
     assert "RUNNING (process gone)" in records("experiment", "list").stdout
     described = records("experiment", "describe", "1").stdout
@@ -107,11 +107,11 @@ def test_an_experiment_is_described(records: Records) -> None:
         ({"batches": 10}, "every 10 batches"),
     ],
 )
-def test_periods_are_written_in_words(period: dict[str, int], text: str) -> None:
+def test_periods_are_formatted(period: dict[str, int], text: str) -> None:
     assert summarize_config({"min_validation_period": period})["validation"] == text
 
 
-def test_secrets_of_a_configuration_are_not_shown(records: Records) -> None:
+def test_secrets_of_configuration_are_masked(records: Records) -> None:
     records.trained()
     for arguments in (("describe", "1"), ("describe", "1", "--json")):
         result = records("experiment", *arguments)
@@ -119,7 +119,7 @@ def test_secrets_of_a_configuration_are_not_shown(records: Records) -> None:
         assert "hunter2" not in result.output
 
 
-def test_an_experiment_without_trials_or_searcher_is_described(records: Records) -> None:
+def test_experiment_without_trials_is_described(records: Records) -> None:
     records.experiment(config={"is_standalone": True})
     result = records("experiment", "describe", "1")
     assert result.exit_code == 0
@@ -146,8 +146,8 @@ def test_a_trial_is_labeled(records: Records) -> None:
     trial = str(records.trained())
     labeled = records("trial", "label", trial, "new", "baseline").stdout
     assert labeled == f"trial {trial}: baseline, new\n"
-    left = records("trial", "label", trial, "new", "--remove").stdout
-    assert left == f"trial {trial}: baseline\n"
+    output = records("trial", "label", trial, "new", "--remove").stdout
+    assert output == f"trial {trial}: baseline\n"
     assert records("trial", "set-notes", trial, "old split").exit_code == 0
     described = records("trial", "describe", trial).stdout
     assert "baseline" in described
@@ -160,16 +160,19 @@ def test_a_trial_is_labeled(records: Records) -> None:
     assert isinstance(records("trial", "label", "99", "x").exception, NotFoundError)
 
 
-def test_one_value_is_no_plot(records: Records) -> None:
+def test_one_value_is_not_plotted(records: Records) -> None:
     trial = records.trial(records.experiment(), learning_rate=0.5)
     records.report(trial, "validation", 10, val_loss=0.25)
     for command in ("describe", "plot"):
         text = records("trial", command, trial).stdout
-        assert "val_loss (validation) over steps\n0.25 at step 10; two values make a plot" in text
+        assert (
+            "val_loss (validation) over steps\n0.25 at step 10; a plot needs at least two values"
+            in text
+        )
         assert "min 0.25" not in text
 
 
-def test_a_described_trial_is_data_for_programs(records: Records) -> None:
+def test_trial_description_as_json_and_csv(records: Records) -> None:
     trial = records.trained()
     data = records.data("trial", "describe", trial, "--metric", "loss")
     assert data["best_validation"]["metrics"]["val_loss"] == 0.25
@@ -195,7 +198,7 @@ def test_a_trial_without_reports_is_described(records: Records) -> None:
     assert records.data("trial", "describe", "1")["plot"] is None
 
 
-def test_numbers_that_json_has_no_name_for(records: Records) -> None:
+def test_special_numbers_in_json(records: Records) -> None:
     trial = records.trial(records.experiment())
     records.database.start_run(trial)
     for step, value in ((1, math.nan), (2, math.inf), (3, 1.5), (4, -math.inf)):
@@ -210,7 +213,7 @@ def test_numbers_that_json_has_no_name_for(records: Records) -> None:
     assert "3 not finite" in records("trial", "describe", trial).stdout
 
 
-def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
+def test_long_tables_show_last_rows_and_best(records: Records) -> None:
     trial = records.trial(records.experiment())
     records.database.start_run(trial)
     for step in range(1, 51):
@@ -220,24 +223,22 @@ def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
     assert ["1", "1.000", "best"] in rows
     assert ["50", "50.00"] in rows
     assert ["30", "30.00"] not in rows
-    assert "29 earlier ones: --all shows them" in text
+    assert "29 earlier validations; --all shows them" in text
     everything = records("trial", "describe", trial, "--all").stdout
     assert ["30", "30.00"] in [columns(line) for line in everything.splitlines()]
 
 
 @pytest.mark.parametrize("num_earlier", [0, 2])
-def test_an_experiment_is_described_with_its_last_fifty_trials(
-    records: Records, num_earlier: int
-) -> None:
+def test_description_has_last_fifty_trials(records: Records, num_earlier: int) -> None:
     experiment = records.experiment()
     for _ in range(50 + num_earlier):
         records.trial(experiment)
     text = records("experiment", "describe", experiment).stdout
-    hint = f"{num_earlier} earlier ones: detcore experiment trials {experiment}"
+    hint = f"{num_earlier} earlier trials:  detcore experiment trials {experiment}"
     assert (hint in text, "earlier" in text) == (num_earlier > 0, num_earlier > 0)
 
 
-def test_of_very_many_reports_some_are_read(
+def test_only_some_of_many_reports_are_read(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = records.trial(records.experiment())
@@ -247,7 +248,7 @@ def test_of_very_many_reports_some_are_read(
             trial, "training", step, loss=1 / step, **({"rare": 1.0} if step == 7 else {})
         )
         records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
-    whole = records.data("trial", "describe", trial, "--metric", "loss")
+    description = records.data("trial", "describe", trial, "--metric", "loss")
     monkeypatch.setattr("detcore.cli.trial_facts._MANY", 50)
     monkeypatch.setattr("detcore.cli.trial_facts._PARTS", 4)
 
@@ -256,15 +257,15 @@ def test_of_very_many_reports_some_are_read(
     assert ["13", "0", "best"] in rows
     assert ["41", "784.0"] in rows
     assert ["40", "729.0"] not in rows
-    assert "39 earlier ones" in text
+    assert "39 earlier validations" in text
     assert "reports  60" in text
     assert "min 0 at step 13, max 2209 at step 60, last 2209; " in text
-    assert "of 60 reports were read" in text
+    assert "60 reports were read" in text
 
     some = records.data("trial", "describe", trial, "--metric", "loss")
-    assert some["validations"] == whole["validations"]
+    assert some["validations"] == description["validations"]
     assert some["training"]["num_reports"] == 60
-    assert some["training"]["last"] == whole["training"]["last"]
+    assert some["training"]["last"] == description["training"]["last"]
     assert [step for step, _ in some["plot"]["points"]] == [1, 15, 30, 45, 60]
     rare = records.data("trial", "describe", trial, "--metric", "rare")
     assert rare["plot"]["points"] == [[7, 1.0]]
@@ -278,12 +279,12 @@ def test_of_very_many_reports_some_are_read(
         (("experiment", "describe", "9"), r"no experiment 9 in .*\nExperiments there: 1\."),
         (
             ("trial", "describe", "1", "--metric", "acc"),
-            r"has not reported a metric 'acc'.\nMetrics there: val_loss, accuracy \(validation\); "
-            r"loss \(training\)\.",
+            r"has not reported a metric 'acc'.\n"
+            r"Reported metrics: val_loss, accuracy \(validation\); loss \(training\)\.",
         ),
     ],
 )
-def test_unknown_names_list_the_known_ones(
+def test_unknown_names_list_valid_names(
     records: Records, arguments: tuple[str, ...], says: str
 ) -> None:
     records.trained()
@@ -294,20 +295,20 @@ def test_unknown_names_list_the_known_ones(
 
 
 def shown_on_a_terminal(records: Records, *arguments: object, width: int = 100) -> str:
-    """Run the command on a real pseudo-terminal and return what it wrote."""
-    code, written, _ = records.on_a_terminal(*arguments, width=width)
-    assert code == 0, written
-    return written
+    """Run the command on a pseudo-terminal and return its output."""
+    code, output, _ = records.on_a_terminal(*arguments, width=width)
+    assert code == 0, output
+    return output
 
 
-def test_on_a_terminal_a_trial_has_colours_and_a_plot(records: Records) -> None:
+def test_trial_has_colours_and_plot_on_terminal(records: Records) -> None:
     trial = records.trained()
     coloured = shown_on_a_terminal(records, "trial", "describe", trial)
     assert "\x1b[36m" in coloured
     assert re.search(r"(?m)^ *\S* [|+].*\*", coloured)  # the plot
 
 
-def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
+def test_tables_fit_narrow_terminal(records: Records) -> None:
     trial = records.trained()
     commands = (
         ("trial", "describe", str(trial)), ("experiment", "list"), ("experiment", "trials", "1"),
@@ -322,15 +323,17 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
     assert re.search(r"too wide for this terminal: .*accuracy of class 4", text)
 
 
-def test_the_commands_import_nothing_heavy_before_they_run() -> None:
+def test_commands_import_lazily() -> None:
     code = (
         "import sys, detcore.cli.trial_view, detcore.cli.experiment_commands, detcore.cli.output\n"
         "import detcore.cli.config_commands\n"
         "heavy = {'rich', 'sqlalchemy', 'pydantic', 'numpy', 'alembic', 'yaml', 'detcore.config'}\n"
         "print(heavy & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "set()\n"
 
 
 def test_units_are_readable() -> None:

@@ -1,10 +1,10 @@
-"""What ``detcore run`` says at the end of a search."""
+"""Test the summary that ``detcore run`` prints after a search."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from detcore.cli.run_command import _summary
+from detcore.cli.run_command import _make_summary
 from detcore.run import ExperimentResult, TrialResult
 from detcore.types import ExperimentState
 
@@ -26,9 +26,9 @@ def result(values: list[float | None], *, smaller_is_better: bool = True) -> Exp
     )  # fmt: skip
 
 
-def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
+def test_summary_lists_ten_trials_and_best() -> None:
     values: list[float | None] = [None, *(abs(number - 5) / 8 for number in range(12))]
-    lines = _summary(result(values), "")
+    lines = _make_summary(result(values), "")
     assert lines[:3] == [
         "experiment 4: completed",
         "best: trial 7, val_loss 0 at batch 7 (rate=0.7 net.width=8)",
@@ -39,15 +39,16 @@ def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
     assert "  and 3 more" in lines
 
 
-def test_larger_may_be_better_and_nothing_may_be_best() -> None:
-    lines = _summary(result([0.5, 0.75, None], smaller_is_better=False), "")
+def test_summary_with_larger_is_better() -> None:
+    lines = _make_summary(result([0.5, 0.75, None], smaller_is_better=False), "")
     assert lines[1].startswith("best: trial 2, val_loss 0.75 at batch 2")
     assert not any("more" in line for line in lines)
-    assert not any(line.startswith("best:") for line in _summary(result([None, None]), ""))
-    assert not any(line.startswith("best:") for line in _summary(result([0.5]), ""))
+    assert not any(line.startswith("best:") for line in _make_summary(result([None, None]), ""))
+    assert not any(line.startswith("best:") for line in _make_summary(result([0.5]), ""))
     one = dataclasses.replace(result([0.5]).trials[0], steps_completed=1)
     assert (
-        "trial 1: 1 batch, best" in _summary(dataclasses.replace(result([]), trials=(one,)), "")[1]
+        "trial 1: 1 batch, best"
+        in _make_summary(dataclasses.replace(result([]), trials=(one,)), "")[1]
     )
 
 
@@ -57,18 +58,18 @@ def test_summary_names_failed_trials() -> None:
         dataclasses.replace(trial, state="ERROR" if trial.best_validation is None else trial.state)
         for trial in search.trials
     ]
-    lines = _summary(dataclasses.replace(search, trials=tuple(trials)))
+    lines = _make_summary(dataclasses.replace(search, trials=tuple(trials)))
     assert "2 of 4 trials failed: 2, 4" in lines
-    assert not any("failed" in line for line in _summary(search))
+    assert not any("failed" in line for line in _make_summary(search))
 
 
-def test_a_failed_run_is_to_be_mended_first() -> None:
+def test_summary_of_failed_run_suggests_fix() -> None:
     failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
     last = "fix the cause, then resume from the latest checkpoint:  detcore run --resume 4"
-    assert _summary(failed, "")[-1] == last
+    assert _make_summary(failed, "")[-1] == last
 
 
-def test_the_commands_after_a_run_on_a_server_name_the_server() -> None:
-    lines = _summary(result([0.5, 0.75]), " --master http://host:8080")
+def test_summary_commands_name_server() -> None:
+    lines = _make_summary(result([0.5, 0.75]), " --master http://host:8080")
     assert lines[2] == "best checkpoint:  detcore experiment best 4 --master http://host:8080"
-    assert lines[-1] == "look at it:  detcore experiment describe 4 --master http://host:8080"
+    assert lines[-1] == "details:  detcore experiment describe 4 --master http://host:8080"

@@ -1,4 +1,4 @@
-"""The display of a search: a table on a terminal, lines in a pipe."""
+"""Test the display of a search: a table on a terminal, lines in a pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trial_info(trial_id: int) -> TrialInfo:
 
 
 def show(display: LiveDisplay | PlainDisplay, count: int) -> None:
-    """Show trials of all states; the metric of the k-th is k / 1000."""
+    """Show trials of all states. The metric of trial k is k / 1000."""
     display.search_started(SEARCH)
     for index in range(count):
         hparams = {"rate": 0.01, "optimizer": {"kind": "sgd", "momentum": 0.5}}
@@ -80,12 +80,12 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     assert max(map(len, lines)) <= width
     assert len({line for line in lines if "* 1 " in line}) == 1, lines  # also without colours
     rows = [line.replace("*", " ").split() for line in lines if " optimizer." in line]
-    shown = {int(row[0]): row for row in rows}
-    assert len(shown) == min(count, 20)
-    assert {1, 2} <= set(shown)  # those that run
-    assert shown[1][1] == "running"
-    assert "16/64" in shown[1]
-    assert shown[1][-2:] == ["2", "0.001"]
+    output_lines = {int(row[0]): row for row in rows}
+    assert len(output_lines) == min(count, 20)
+    assert {1, 2} <= set(output_lines)  # running trials
+    assert output_lines[1][1] == "running"
+    assert "16/64" in output_lines[1]
+    assert output_lines[1][-2:] == ["2", "0.001"]
     assert "best val_loss" in text
     assert ("and 180 more: " in text) == (count == 200)
     assert "42%" in text
@@ -102,7 +102,7 @@ def lines_of(count: int, *, is_verbose: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
-def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
+def test_late_checkpoint_does_not_change_progress(
     kind: type[PlainDisplay] | type[LiveDisplay],
 ) -> None:
     file = io.StringIO()
@@ -115,8 +115,8 @@ def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
     training = {"steps_completed": 90, "metrics": {"loss": 1.0}}
     display.event(info, WorkerEvent("training", training))
     uuid = "6d1c0f5e-0000-4000-8000-000000000000"
-    saved = {"steps_completed": 45, "uuid": uuid, "size_bytes": 1000, "total_s": 1.0}
-    display.event(info, WorkerEvent("checkpoint", saved))
+    checkpoint = {"steps_completed": 45, "uuid": uuid, "size_bytes": 1000, "total_s": 1.0}
+    display.event(info, WorkerEvent("checkpoint", checkpoint))
     display.close()
     last = [line for line in file.getvalue().splitlines() if uuid in line][-1]
     assert "batch 45" in last
@@ -147,7 +147,7 @@ def test_line_costs_few_calls(kind: type[PlainDisplay] | type[LiveDisplay]) -> N
     assert [line for line in file.getvalue().splitlines() if "line 1999" in line]
 
 
-def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:
+def test_verbose_lines_show_their_trial() -> None:
     text = "\n".join(lines_of(4, is_verbose=True))
     assert "trial 4: completed, best val_loss 0.004 with" in text
     assert "trial 1: batch 16: validation: val_loss 0.001" in text
@@ -155,7 +155,7 @@ def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:
     assert "kind=sgd" in text
 
 
-def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
+def test_pipe_output_has_few_lines_per_trial() -> None:
     lines = lines_of(24)
     assert (
         "trial 4: completed, best val_loss 0.004 with optimizer.kind=sgd optimizer.momentum=0.5"
@@ -164,14 +164,13 @@ def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
     assert not [line for line in lines if "batch 16" in line or "a line of" in line]
     assert "trial 3: interrupted with optimizer.kind=sgd" in lines[2]
     assert lines[-1] == (
-        "lines that trials print are only in their logs: detcore trial logs 24 shows those of "
-        "trial 24"
+        "the output of trials is only in their logs; show it with:  detcore trial logs 24"
     )
     assert len(lines) <= 2 * 24 + 1
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, QuietDisplay])
-def test_the_last_error_lines_of_a_trial_that_fails_are_shown(kind: type[PlainDisplay]) -> None:
+def test_failed_trial_shows_last_error_lines(kind: type[PlainDisplay]) -> None:
     file = io.StringIO()
     display = kind(Console(file=file, width=200))
     display.search_started(SEARCH)
@@ -180,19 +179,21 @@ def test_the_last_error_lines_of_a_trial_that_fails_are_shown(kind: type[PlainDi
             display.output(trial_info(trial_id), "stderr", f"warning {number}", rank=0)
         display.output(trial_info(trial_id), "stderr", f"Error: cause {trial_id}", rank=0)
     display.output(trial_info(3), "stderr", "Traceback (most recent call last):", rank=0)
-    display.output(trial_info(3), "stderr", "  File somewhere", rank=0)  # it may be interrupted
-    shown = [f"[trial 1] warning {number}" for number in range(3)] + ["[trial 2] Error: cause 2"]
-    assert file.getvalue().splitlines() == shown
+    display.output(trial_info(3), "stderr", "  File somewhere", rank=0)  # may be interrupted
+    output_lines = [f"[trial 1] warning {number}" for number in range(3)] + [
+        "[trial 2] Error: cause 2"
+    ]
+    assert file.getvalue().splitlines() == output_lines
     status = TrialStatus(
         trial_id=1, index=0, state=TrialState.ERROR, hparams={}, length=64, error="cause 1"
     )
     display.trial_changed(status)
-    told = file.getvalue().splitlines()[len(shown) :]
-    assert told[-1] == "[trial 1] Error: cause 1"
-    assert told[0] == "[trial 1] warning 51"
+    new_lines = file.getvalue().splitlines()[len(output_lines) :]
+    assert new_lines[-1] == "[trial 1] Error: cause 1"
+    assert new_lines[0] == "[trial 1] warning 51"
 
 
-def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_progress_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     file = io.StringIO()
@@ -206,13 +207,13 @@ def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue() == ""
     now += 1
     display.tick()
-    left = "27s left"  # 9 s for the first quarter
+    time_left = "27s left"  # 9 s for the first quarter
     assert file.getvalue() == (
-        f"search: 25%, 8.0 of 32 epochs, {left}, 0 of 0 trials ended, 0 running\n"
+        f"search: 25%, 8.0 of 32 epochs, {time_left}, 0 of 0 trials ended, 0 running\n"
     )
     now += 12
     display.tick()
-    assert file.getvalue().count("search: ") == 1  # nothing has changed
+    assert file.getvalue().count("search: ") == 1  # no change
     for trial_id in (1, 2):
         status = TrialStatus(
             trial_id=trial_id, index=0, state=TrialState.RUNNING, hparams={}, length=4
@@ -222,28 +223,28 @@ def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now += 20
     display.tick()
     line = file.getvalue().splitlines()[-1]
-    assert line == f"search: 25%, 8.0 of 32 epochs, {left}, 0 of 2 trials ended, 2 running"
+    assert line == f"search: 25%, 8.0 of 32 epochs, {time_left}, 0 of 2 trials ended, 2 running"
     display.search_progress(0.3)
     now += 100
     display.tick()
     assert "of 32" not in file.getvalue().splitlines()[-1]
 
 
-def test_what_a_server_tells_at_once_is_no_speed_of_a_search(
+def test_batched_events_give_no_search_speed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     progress = RunProgress()
-    for done in (0.0, 0.2, 0.4):
-        progress.advanced(done, 100)
+    for fraction in (0.0, 0.2, 0.4):
+        progress.record_progress(fraction, 100)
     assert progress.seconds_left is None
     now += 10
-    progress.advanced(0.5, 100)
+    progress.record_progress(0.5, 100)
     assert progress.seconds_left == pytest.approx(50)
 
 
-def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_events_give_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     trial = TrialProgress(1)
@@ -256,7 +257,7 @@ def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch)
     assert trial.speed.per_second == pytest.approx(5, rel=1e-3)
 
 
-def test_no_trial_is_the_best_before_one_has_a_value() -> None:
+def test_no_best_trial_before_first_value() -> None:
     progress = RunProgress()
     progress.trials[1] = TrialProgress(1)
     assert progress.best is None

@@ -1,4 +1,4 @@
-"""Experiment files to read and to spoil."""
+"""Fixtures: experiment files to load and to corrupt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code that the experiment files beside it name; only its names matter."""
+"""Code that the experiment files name; only its names are used."""
 
 
 class Trial: ...

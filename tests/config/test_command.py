@@ -1,4 +1,4 @@
-"""``detcore config``, run as a person runs it."""
+"""Test ``detcore config`` in a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_check_says_that_a_file_is_right() -> None:
+def test_check_reports_valid_file() -> None:
     finished = run("check", "constant.yaml")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout == "constant.yaml: no mistakes\n"
@@ -51,14 +51,14 @@ def test_check_reports_mistakes_and_exits_with_2() -> None:
     )
 
 
-def test_a_name_that_no_file_can_have() -> None:
+def test_check_rejects_impossible_file_name() -> None:
     finished = run("check", "a" * 300)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert "File name too long" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
-def test_check_wants_an_entry_point(tmp_path: Path, constant: str) -> None:
+def test_check_requires_entrypoint(tmp_path: Path, constant: str) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(constant.replace("entrypoint: model_def:Trial\n", ""))
     finished = run("check", path)
@@ -81,10 +81,10 @@ def test_show_is_yaml_with_secrets_masked() -> None:
     assert finished.returncode == 0
     for secret in ("hunter2", "AKIAEXAMPLE", "correct-horse", "abcdef"):
         assert secret not in finished.stdout
-    shown = yaml.safe_load(finished.stdout)
-    assert shown["checkpoint_storage"]["secret_key"] == "********"
-    assert shown["environment"]["environment_variables"][1] == "SERVICE_TOKEN_SECRET=********"
-    assert shown["bind_mounts"] == [
+    values = yaml.safe_load(finished.stdout)
+    assert values["checkpoint_storage"]["secret_key"] == "********"
+    assert values["environment"]["environment_variables"][1] == "SERVICE_TOKEN_SECRET=********"
+    assert values["bind_mounts"] == [
         {
             "host_path": "/data",
             "container_path": "/data",
@@ -92,10 +92,10 @@ def test_show_is_yaml_with_secrets_masked() -> None:
             "propagation": "rprivate",
         }
     ]
-    assert shown == json.loads(run("show", "complete.yaml", "--json").stdout)
+    assert values == json.loads(run("show", "complete.yaml", "--json").stdout)
 
 
-def test_show_does_not_turn_the_text_around_it(tmp_path: Path, constant: str) -> None:
+def test_show_escapes_direction_characters(tmp_path: Path, constant: str) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(f"{constant}\ndescription: a \u202e b\n")
     assert r'description: "a \u202E b"' in run("show", path).stdout
@@ -120,7 +120,7 @@ def test_show_origin_names_all_four_sources() -> None:
 def test_show_reports_mistakes_like_check() -> None:
     finished = run("show", "nowhere.yaml")
     assert (finished.returncode, finished.stdout) == (2, "")
-    first, second = finished.stderr.splitlines()  # no line and no count of mistakes
+    first, second = finished.stderr.splitlines()  # without a line and a number of mistakes
     assert first == "nowhere.yaml: error: no file 'nowhere.yaml'"
     assert "complete.yaml, constant.yaml" in second
 

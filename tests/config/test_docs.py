@@ -1,4 +1,4 @@
-"""The page about the experiment file names every field and shows what really happens."""
+"""Test that docs/configuration.md names every field and shows real output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entrypoints that no worker could start: said by the check, without running any code."""
+"""Test that invalid entrypoints are reported without running code."""
 
 from __future__ import annotations
 
@@ -49,28 +49,30 @@ def mistakes(folder: Path, entrypoint: str, hyperparameters: str = "{global_batc
         "$PROGRAM train.py",
     ],
 )  # fmt: skip
-def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
+def test_valid_entrypoints(folder: Path, entrypoint: str) -> None:
     assert mistakes(folder, entrypoint) == ""
 
 
 @pytest.mark.parametrize(
     ("entrypoint", "told", "meant"),
     [
-        ("model_def.DigitsTrial", "written with a colon", "model_def:DigitsTrial"),
-        ("package.inner.Inner", "written with a colon", "package.inner:Inner"),
-        ("model_deff:DigitsTrial", "there is no module 'model_deff'", "model_def:DigitsTrial"),
-        ("lib/x.py:DigitsTrial", "there is no lib/x.py in", ""),
-        (f"{'m' * 300}:Model", "there is no module 'mmm", ""),
-        (f"python3 {'m' * 300}.py", "there is no mmm", ""),
-        ("python3 trian.py", "there is no trian.py in", "train.py"),
-        ("python3 -u trian.py", "there is no trian.py in", "train.py"),
-        ("[python3, trian.py]", "there is no trian.py in", "train.py"),
-        ("./run.sh", "there is no ./run.sh in", ""),
-        ("python3 -m trian", "there is no module 'trian'", "train"),
-        ("model_def", "written with a colon", "model_def:"),
+        ("model_def.DigitsTrial", "write a trial class with a colon", "model_def:DigitsTrial"),
+        ("package.inner.Inner", "write a trial class with a colon", "package.inner:Inner"),
+        ("model_deff:DigitsTrial", "module 'model_deff' is neither in", "model_def:DigitsTrial"),
+        ("lib/x.py:DigitsTrial", "lib/x.py not found in", ""),
+        (f"{'m' * 300}:Model", "module 'mmm", ""),
+        (f"python3 {'m' * 300}.py", "mmm.py not found in", ""),
+        ("python3 trian.py", "trian.py not found in", "train.py"),
+        ("python3 -u trian.py", "trian.py not found in", "train.py"),
+        ("[python3, trian.py]", "trian.py not found in", "train.py"),
+        ("./run.sh", "./run.sh not found in", ""),
+        ("python3 -m trian", "module 'trian' is neither in", "train"),
+        ("model_def", "write a trial class with a colon", "model_def:"),
     ],
 )
-def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str) -> None:
+def test_missing_entrypoints_are_reported(
+    folder: Path, entrypoint: str, told: str, meant: str
+) -> None:
     report = mistakes(folder, entrypoint)
     assert "const.yaml:1:" in report
     assert told in report
@@ -88,11 +90,11 @@ def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str)
         ("{type: categorical, vals: [8, 16]}", ""),
     ],
 )
-def test_batch_sizes_that_a_search_may_choose(folder: Path, values: str, given: str) -> None:
+def test_invalid_batch_sizes_are_reported(folder: Path, values: str, given: str) -> None:
     text = f"expected integers, 1 or more, got {given}"
     report = mistakes(folder, "model_def:DigitsTrial", f"{{global_batch_size: {values}}}")
     assert (text in report) if given else report == ""
-    # A script may round its own.
+    # A script may round its lengths.
     assert mistakes(folder, "python3 train.py", f"{{global_batch_size: {values}}}") == ""
 
 
@@ -100,7 +102,7 @@ def test_batch_sizes_that_a_search_may_choose(folder: Path, values: str, given: 
     ("name", "advice"),
     [("optuna", r"pip install 'detcore\[optuna\]'"), ("pbt", "adaptive_asha and optuna also")],
 )
-def test_a_search_method_that_no_plugin_provides(folder: Path, name: str, advice: str) -> None:
+def test_unknown_search_method_is_reported(folder: Path, name: str, advice: str) -> None:
     file = folder / "search.yaml"
     file.write_text(
         "entrypoint: python3 train.py\n"

@@ -1,4 +1,4 @@
-"""Values, defaults, precedence, origins, notices."""
+"""Test values, defaults, precedence, origins and notices of experiment files."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_values_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", ["complete.yaml", "constant.yaml"])
-def test_the_plain_form_makes_an_equal_configuration(name: str) -> None:
+def test_dumped_configuration_is_equal(name: str) -> None:
     config = load(name).config
     again = ExperimentConfig.model_validate(config.model_dump(mode="json"))
     assert again == config
     assert ExperimentConfig.model_validate(config.model_dump()) == config
 
 
-def test_the_model_holds_the_rules_between_fields() -> None:
+def test_model_checks_rules_between_fields() -> None:
     plain = load("complete.yaml").config.model_dump(mode="json")
     plain["profiling"]["end_after_batch"] = 1
     with pytest.raises(ValidationError, match="profiling ends after batch 1"):
@@ -146,7 +146,7 @@ def test_null_is_the_default() -> None:
         "{type: gcs, bucket: bucket, prefix: fo..o}",
     ],
 )
-def test_storages_that_are_right(storage: str, models: dict[str, Any]) -> None:
+def test_valid_storages(storage: str, models: dict[str, Any]) -> None:
     config = load_string(CONSTANT + f"checkpoint_storage: {storage}\n", models=models).config
     assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
@@ -164,7 +164,7 @@ def test_storages_that_are_right(storage: str, models: dict[str, Any]) -> None:
         ("{type: 3}", "expected the name of a storage type, got the integer 3"),
     ],
 )
-def test_storages_that_are_wrong(storage: str, message: str, models: dict[str, Any]) -> None:
+def test_invalid_storages(storage: str, message: str, models: dict[str, Any]) -> None:
     with pytest.raises(ExperimentFileError) as caught:
         load_string(CONSTANT + f"checkpoint_storage: {storage}\n", models=models)
     assert message in str(caught.value)
@@ -181,7 +181,7 @@ def test_storages_that_are_wrong(storage: str, message: str, models: dict[str, A
         ("max_length: {batches: 1}\nmin_validation_period: {records: 8}", "a length in records"),
     ],
 )
-def test_lengths_that_need_a_batch_size(change: str, message: str | None) -> None:
+def test_lengths_that_require_batch_size(change: str, message: str | None) -> None:
     text = CONSTANT.replace("  global_batch_size: 32\n", "")
     text = text.replace("max_length:\n    batches: 100", change)
     if message is None:
@@ -194,7 +194,7 @@ def test_lengths_that_need_a_batch_size(change: str, message: str | None) -> Non
 # -- precedence and origins -----------------------------------------------------------------------
 
 
-def test_flag_before_environment_before_file_before_default() -> None:
+def test_precedence_of_sources() -> None:
     name = "searcher.max_length.batches"
     environment = {BATCHES: "20"}
     both = load("constant.yaml", overrides={name: "30"}, environment=environment)
@@ -236,11 +236,11 @@ def test_origins_point_at_the_values() -> None:
 def test_the_unit_of_a_length_is_replaced() -> None:
     loaded = load("complete.yaml", overrides={"searcher.max_length.batches": 10})
     assert length(loaded) == Length(10, Unit.BATCHES)
-    whole = load("complete.yaml", overrides={"searcher.max_length": "{records: 10}"})
-    assert length(whole) == Length(10, Unit.RECORDS)
+    loaded_file = load("complete.yaml", overrides={"searcher.max_length": "{records: 10}"})
+    assert length(loaded_file) == Length(10, Unit.RECORDS)
 
 
-def test_values_of_flags_are_yaml_and_other_objects_are_themselves() -> None:
+def test_flag_strings_are_yaml() -> None:
     overrides = {
         "labels": "[a, b]", "debug": "true", "data": {"k": [1]}, "description": "",
         "bind_mounts.0.host_path": "/srv", "hyperparameters.global_batch_size": 64,
@@ -254,7 +254,7 @@ def test_values_of_flags_are_yaml_and_other_objects_are_themselves() -> None:
     assert config.hyperparameters["global_batch_size"] == 64
 
 
-def test_variables_find_names_in_any_case() -> None:
+def test_variables_match_names_in_any_case() -> None:
     environment = {
         "DETCORE_CONFIG__HYPERPARAMETERS__LEARNINGRATE": "0.5",
         "DETCORE_CONFIG__DATA__FOLDER": "/x",
@@ -267,7 +267,7 @@ def test_variables_find_names_in_any_case() -> None:
     assert config.data == {"folder": "/x"}
 
 
-def test_the_environment_hands_over_its_variables() -> None:
+def test_environment_variables_are_settings() -> None:
     environment = read_environment({"DETCORE_HOME": "/h", BATCHES: "3", "PATH": "/bin"})
     assert environment.config_overrides == {BATCHES: "3"}
 
@@ -299,13 +299,13 @@ def test_mistakes_in_flags_and_variables(
     assert len(caught.value.diagnostics) == 1
 
 
-def test_mistakes_in_the_file_and_in_flags_are_one_report() -> None:
+def test_file_and_flags_have_one_report() -> None:
     with pytest.raises(ExperimentFileError) as caught:
         load_string(CONSTANT + "project: x\n\tbad\n", overrides={"max_restarts": "-1"})
     assert [item.source_name for item in caught.value.diagnostics] == ["exp.yaml", "--set"]
 
 
-def test_both_places_of_a_rule_may_be_in_different_sources() -> None:
+def test_rule_may_span_two_sources() -> None:
     with pytest.raises(ExperimentFileError) as caught:
         load("complete.yaml", overrides={"profiling.end_after_batch": 3})
     report = str(caught.value)
@@ -322,11 +322,11 @@ def test_set_flags() -> None:
 # -- notices --------------------------------------------------------------------------------------
 
 
-def test_no_notices_for_what_has_effect() -> None:
+def test_fields_with_effect_have_no_notice() -> None:
     assert load("constant.yaml").notices == []
 
 
-def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
+def test_cluster_fields_have_notices() -> None:
     notices = load("complete.yaml").notices
     path = HERE / "complete.yaml"
     pool = f"{path}:91:3: note: resources.resource_pool is for a cluster: accepted, no effect here."
@@ -336,7 +336,7 @@ def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
     assert len(notices) == len(set(notices)) == 16
 
 
-def test_a_length_without_unit_is_batches_and_says_so() -> None:
+def test_length_without_unit_has_notice() -> None:
     loaded = load("constant.yaml", overrides={"searcher.max_length": "7"})
     assert length(loaded) == Length(7, Unit.BATCHES)
     assert loaded.find_origins()["searcher.max_length.batches"].source == "flag"
@@ -369,14 +369,14 @@ def test_ranges_need_a_seed() -> None:
         resolve_constants(SPACE)
 
 
-def test_a_seed_gives_the_same_values_in_any_order_of_names() -> None:
+def test_seed_is_independent_of_name_order() -> None:
     turned = dict(reversed(list(SPACE.items())))
     turned["group"] = dict(reversed(list(SPACE["group"].items())))
     assert resolve_constants(SPACE, seed=7) == resolve_constants(turned, seed=7)
     assert resolve_constants(SPACE, seed=7) != resolve_constants(SPACE, seed=8)
 
 
-def test_values_are_drawn_in_sorted_order_from_numpy() -> None:
+def test_values_are_drawn_in_sorted_order() -> None:
     random = np.random.RandomState(7)
     drop = random.uniform(0.25, 0.5)
     z = random.randint(0, 10, dtype="int64")
@@ -392,25 +392,25 @@ def test_values_are_drawn_in_sorted_order_from_numpy() -> None:
     assert type(values["drop"]) is float
 
 
-def test_both_ends_of_an_int_range_are_drawn() -> None:
-    drawn = {resolve_constants(SPACE, seed=seed)["width"] for seed in range(60)}
-    assert drawn == {1, 2, 3}
+def test_int_range_includes_both_ends() -> None:
+    samples = {resolve_constants(SPACE, seed=seed)["width"] for seed in range(60)}
+    assert samples == {1, 2, 3}
 
 
-def test_a_range_by_its_values() -> None:
+def test_loguniform_range() -> None:
     base = f"{SEARCHER}hyperparameters: "
     loaded = load_string(base + "{a: {type: loguniform, minval: 0.0001, maxval: 0.1}}\n")
     space = loaded.config.hyperparameters
     assert space == {"a": {"type": "log", "base": 10, "minval": -4.0, "maxval": -1.0}}
     assert loaded.notices == []
-    drawn = [resolve_constants(space, seed=seed)["a"] for seed in range(300)]
-    assert 0.0001 <= min(drawn) < 0.0002
-    assert 0.05 < max(drawn) <= 0.1
-    # Half of them below the geometric mean.
-    assert 120 < sum(value < 0.0001**0.5 * 0.1**0.5 for value in drawn) < 180
+    samples = [resolve_constants(space, seed=seed)["a"] for seed in range(300)]
+    assert 0.0001 <= min(samples) < 0.0002
+    assert 0.05 < max(samples) <= 0.1
+    # Half of the values are below the geometric mean.
+    assert 120 < sum(value < 0.0001**0.5 * 0.1**0.5 for value in samples) < 180
 
 
-def test_exponents_that_look_like_values_get_a_note() -> None:
+def test_exponents_like_values_have_notice() -> None:
     base = f"{SEARCHER}hyperparameters: "
     loaded = load_string(base + "{g: {a: {type: log, minval: 0.0001, maxval: 0.1}}}\n")
     assert loaded.config.hyperparameters["g"]["a"]["base"] == 10
@@ -422,7 +422,7 @@ def test_exponents_that_look_like_values_get_a_note() -> None:
 
 
 @pytest.mark.parametrize("given", ["minval: 0, maxval: 1", "minval: -1, maxval: 1"])
-def test_a_range_by_its_values_is_positive(given: str) -> None:
+def test_loguniform_range_must_be_positive(given: str) -> None:
     base = f"{SEARCHER}hyperparameters: "
     with pytest.raises(ExperimentFileError, match=r"minval: expected a value greater than 0, got"):
         load_string(f"{base}{{a: {{type: loguniform, {given}}}}}\n")
@@ -439,7 +439,7 @@ def _nested(depth: int) -> list[Any]:
     ("name", "value", "told"),
     [
         ("data." + "a." * 2000 + "b", 1, "a name of 2002 levels"),
-        ("data.\udcff", 1, "this text has half of a character"),
+        ("data.\udcff", 1, "this text contains half a character"),
         ("data.x", _nested(500), "more than 50000 values or 100 levels"),
         ("data.x", _nested(20_000), "cannot be written as JSON"),
         ("data.x", 10**5000, "cannot be written as JSON"),
@@ -447,6 +447,6 @@ def _nested(depth: int) -> list[Any]:
     ],
     ids=["deep name", "half", "deep", "deeper", "long", "key"],
 )
-def test_settings_that_no_configuration_has(name: str, value: object, told: str) -> None:
+def test_invalid_overrides_are_reported(name: str, value: object, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_string(CONSTANT, overrides={name: value})

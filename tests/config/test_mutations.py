@@ -1,4 +1,4 @@
-"""A complete experiment file, spoilt in one place at a time.
+"""Corrupt a complete experiment file in one place at a time.
 
 Each case replaces a piece of ``complete.yaml``. The mark ``¦`` in the new text is where the mistake
 must be reported, and is itself taken out. The last item is the name that must be suggested, or
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "only seed": ("experiment_seed:", "¦seed:", "experiment_seed"),
     "bucket": ("bucket: runs", "¦bukcet: runs", "bucket"),
     "secret": ("secret_key:", "¦secretkey:", "secret_key"),
-    "of another storage type": ("prefix: digits", "¦host_path: /digits", None),
+    "field of another storage type": ("prefix: digits", "¦host_path: /digits", None),
     "of another searcher": ("stop_once: false", "¦num_rungs: 2", "max_rungs"),
     # names in values
     "policy": ("checkpoint_policy: best", "checkpoint_policy: ¦bset", "best"),
@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "unit unknown": ("{records: 6400}", "{¦minutes: 6400}", None),
     "two units": ("    epochs: 4", "    epochs: 4\n    ¦batches: 2", None),
     "no unit": ("{records: 6400}", "¦100", "{batches: 100}"),
-    # wrong kinds of values
+    # values of the wrong type
     "integer in quotes": ("max_restarts: 2", 'max_restarts: ¦"2"', "2"),
     "batch size in quotes": ("global_batch_size: 32", 'global_batch_size: ¦"32"', "32"),
     "length in quotes": ("  batches: 40", '  batches: ¦"40"', "40"),
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
         None,
     ),
     "slots do not fit": ("max_slots: 8", "max_slots: ¦1", None),
-    # missing fields: the key above them
+    # missing fields are reported at the parent key
     "metric missing": ("searcher:\n  name: adaptive_asha\n  metric: val_accuracy\n",
                        "¦searcher:\n  name: adaptive_asha\n", None),
     "bucket missing": ("checkpoint_storage:\n  type: s3\n  bucket: runs\n",
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "alias": ("project: vision", "project: ¦*vision", None),
 }  # fmt: skip
 
-# Changes that a case needs besides its own.
+# Additional changes of a case.
 ALSO: dict[str, tuple[str, str]] = {
     "no hyperparameter type": ("  optimizer:", "  ¦optimizer:"),
     "grid without count": (
@@ -140,7 +140,7 @@ ALSO: dict[str, tuple[str, str]] = {
 
 
 def mutate(case: str) -> tuple[str, int, int]:
-    """Return the spoilt file, and line and column of the mistake, from 1."""
+    """Return the corrupted file, and the line and column of the mistake, from 1."""
     old, new, _ = CASES[case]
     text = COMPLETE
     for before, after in filter(None, [ALSO.get(case), (old, new)]):
@@ -159,29 +159,31 @@ def load(text: str, folder: Path, models: dict[str, Any]) -> ExperimentFileError
     return caught.value
 
 
-def test_the_file_is_right_before_it_is_spoilt(tmp_path: Path, models: dict[str, Any]) -> None:
+def test_file_is_valid_before_mutation(tmp_path: Path, models: dict[str, Any]) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(COMPLETE)
     assert load_config(path, models=models).config.name == "digits"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_line_column_and_suggestion(case: str, tmp_path: Path, models: dict[str, Any]) -> None:
+def test_mutation_has_position_and_suggestion(
+    case: str, tmp_path: Path, models: dict[str, Any]
+) -> None:
     text, line, column = mutate(case)
     error = load(text, tmp_path, models)
-    (item,) = error.diagnostics  # one mistake is one report
+    (item,) = error.diagnostics  # one mistake gives one report
     assert (item.line, item.column) == (line, column), str(error)
     assert item.suggestion == CASES[case][2], str(error)
     check_caret(text, line, column, str(error))
 
 
 def check_caret(text: str, line: int, column: int, report: str) -> None:
-    """Check that the report shows the line, and the caret under the place."""
+    """Check that the report shows the line and a caret below the mistake."""
     rows = report.splitlines()
     heading = next(i for i, row in enumerate(rows) if f"exp.yaml:{line}:{column}: error: " in row)
     number = next(i for i, row in enumerate(rows[heading:], heading) if row.startswith(f"{line} |"))
-    shown = rows[number].partition(" | ")[2]
+    marked_line = rows[number].partition(" | ")[2]
     carets = rows[number + 1].partition(" | ")[2]
     hidden = text.replace('"hunter2hunter2"', "*" * 16)
-    assert shown == hidden.splitlines()[line - 1].expandtabs(4)
+    assert marked_line == hidden.splitlines()[line - 1].expandtabs(4)
     assert carets.index("^") == column - 1

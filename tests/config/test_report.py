@@ -1,4 +1,4 @@
-"""What a report looks like, and that it leaves nothing out and says nothing twice."""
+"""Test the layout of reports, and that each mistake is reported once."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MANY_REPORT = """\
 3 | max_restarts: "3"
   |               ^^^ remove the quotes: 3
   |
-  = max_restarts: How often a trial that failed starts again from its last checkpoint.
+  = max_restarts: Maximum number of restarts of a failed trial from its last checkpoint.
 
-{path}:4:38: error: a length has one unit, this one has batches and epochs
+{path}:4:38: error: a length has one unit, but this length has batches and epochs
   |
 4 | min_validation_period: {{batches: 10, epochs: 1}}
   |                                      ^^^^^^ second unit
@@ -103,18 +103,18 @@ def report_file(path: Path) -> str:
     return str(caught.value)
 
 
-def test_all_mistakes_are_reported_at_once(models: dict[str, Any]) -> None:
+def test_all_mistakes_are_in_one_report(models: dict[str, Any]) -> None:
     assert str(failing(MANY, models=models)) == MANY_REPORT.format(path="exp.yaml")
 
 
-def test_a_misspelt_section_is_searched_for_mistakes_too() -> None:
-    found = failing(
+def test_misspelt_section_is_checked() -> None:
+    mistake = failing(
         CONSTANT.replace("searcher:", "sercher:").replace("batches", "bathces")
     ).diagnostics
-    assert [item.suggestion for item in found] == ["searcher", "batches"]
+    assert [item.suggestion for item in mistake] == ["searcher", "batches"]
 
 
-def test_the_rest_of_an_unknown_searcher_is_not_judged(models: dict[str, Any]) -> None:
+def test_unknown_searcher_has_one_mistake(models: dict[str, Any]) -> None:
     assert [
         item.line
         for item in failing(
@@ -143,7 +143,7 @@ def test_the_rest_of_an_unknown_searcher_is_not_judged(models: dict[str, Any]) -
         (b"name: *x\n", "1:7", "not YAML: found undefined alias 'x'"),
         (b"data:\n  a: 1\n b: 2\n", "3:2", "this line does not fit the block above it"),
         (b"data:\n  a: 1\n  b 2\n  c: 3\n", "3:3", "a key without ':'"),
-        (b"data:\n  a 1\n  b: 2\n", "3:4", "a ':' where no new key can begin"),
+        (b"data:\n  a 1\n  b: 2\n", "3:4", "a ':' where no new key can start"),
         (b"data: {a: 1,\tb: 2}\n", "1:13", "a tab where YAML allows only spaces"),
         (b"data: x\n\ty: 2\n", "2:1", "a tab where YAML allows only spaces"),
         (b"data: {a: .nan}\n", "1:11", "expected a finite number, got .nan"),
@@ -154,46 +154,48 @@ def test_the_rest_of_an_unknown_searcher_is_not_judged(models: dict[str, Any]) -
         (b"data:\n  <<: 3\n", "2:7", "'<<' can only merge a mapping"),
     ],
 )
-def test_what_is_no_experiment_file(
-    tmp_path: Path, content: bytes, place: str, message: str
-) -> None:
+def test_other_files_are_rejected(tmp_path: Path, content: bytes, place: str, message: str) -> None:
     path = tmp_path / "exp.yaml"
     path.write_bytes(content)
     assert f"{path}:{place}: error: {message}" in report_file(path)
 
 
-def test_aliases_that_multiply_are_refused_quickly() -> None:
+def test_multiplying_aliases_are_rejected() -> None:
     bomb = "  a0: &a0 [x, x]\n" + "".join(
         f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
     )
     assert "more than 50000 values" in str(failing(CONSTANT + "data:\n" + bomb))
 
 
-def test_deep_nesting_is_refused() -> None:
+def test_deep_nesting_is_rejected() -> None:
     assert "100 levels" in str(failing(CONSTANT + "data: {a: " + "[" * 5000 + "]" * 5000 + "}\n"))
 
 
 @pytest.mark.parametrize(
     "value",
-    ["1, ", "{}, ", *(pytest.param(each, marks=pytest.mark.soak) for each in ("[a], ", "a: 1, "))],
+    [
+        "1, ",
+        "{}, ",
+        *(pytest.param(text_item, marks=pytest.mark.soak) for text_item in ("[a], ", "a: 1, ")),
+    ],
 )
-def test_too_many_values_are_refused_before_all_of_them_are_read(value: str) -> None:
+def test_too_many_values_are_rejected_early(value: str) -> None:
     assert "more than 50000 values" in str(
         failing(CONSTANT + "data: [" + value * 60_000 + "and it never ends\n")
     )
 
 
-def test_of_very_many_mistakes_the_first_are_explained() -> None:
-    """Each takes a comparison with all names that there are."""
+def test_first_of_many_mistakes_are_explained() -> None:
+    """Each mistake requires a comparison with all known names."""
     error = failing(CONSTANT + "".join(f"searcher{number}: 1\n" for number in range(5000)))
     assert error.summary == "exp.yaml: 5000 mistakes, of which 100 are shown"
-    messages = [found.message for found in error.diagnostics]
+    messages = [mistake.message for mistake in error.diagnostics]
     assert messages[99] == "unknown key 'searcher99' at the top level"
     assert messages[100].startswith("searcher100: ")
     assert str(error).count("error: ") == 100
 
 
-def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
+def test_missing_file_error_lists_files(tmp_path: Path) -> None:
     (tmp_path / "const.yaml").touch()
     with pytest.raises(ExperimentFileError) as caught:
         load_config(tmp_path / "cnst.yaml")
@@ -208,7 +210,7 @@ def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
         ("abcdefghi", "g.yaml, h.yaml and 2 more"),
     ],
 )
-def test_a_mistyped_file_name_gets_the_near_one(
+def test_mistyped_file_name_has_suggestion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str, listed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -221,9 +223,7 @@ def test_a_mistyped_file_name_gets_the_near_one(
     ]
 
 
-def test_code_in_place_of_the_experiment_file_is_not_read_as_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("const.yaml").touch()
     path = Path("model_def.py")
@@ -231,43 +231,43 @@ def test_code_in_place_of_the_experiment_file_is_not_read_as_yaml(
     assert report_file(path).splitlines() == [
         "model_def.py: error: this is Python code; expected an experiment file (YAML)",
         "  = an experiment file names a trial class: 'entrypoint: model_def:CLASS'",
-        "  = a script that calls core.init() runs by itself: python model_def.py",
+        "  = run a script that calls core.init() directly: python model_def.py",
         "  = experiment files in .: const.yaml",
     ]
 
 
-def test_a_folder_is_not_an_experiment_file(tmp_path: Path) -> None:
-    assert "is a folder, not an experiment file" in report_file(tmp_path)
+def test_directory_is_rejected(tmp_path: Path) -> None:
+    assert "is a directory, not an experiment file" in report_file(tmp_path)
 
 
-def test_a_device_without_an_end_is_not_an_experiment_file() -> None:
+def test_endless_device_is_rejected() -> None:
     assert "/dev/zero has more than 4,000,000 bytes" in report_file(Path("/dev/zero"))
 
 
-def test_missing_at_the_top_level_points_at_the_top() -> None:
+def test_missing_field_points_at_top() -> None:
     error = failing("# comment\nname: x\n", required=("entrypoint",))
     assert [(item.line, item.column) for item in error.diagnostics] == [(2, 1), (2, 1)]
     assert "'searcher' is missing in the experiment file" in str(error)
     assert "'entrypoint' is missing in the experiment file" in str(error)
 
 
-def test_wide_characters_keep_the_caret_in_place() -> None:
+def test_caret_is_aligned_after_wide_characters() -> None:
     error = failing(CONSTANT + 'reproducibility: {"日本": 1, seed: 3}\n')
     assert [item.column for item in error.diagnostics] == [19, 28]
     caret = [row for row in str(error).splitlines() if "^" in row][1]
-    # Each of the two characters takes two columns of the terminal.
+    # Each of the two characters is two terminal columns wide.
     assert caret.index("^") == len("11 | ") + 27 + 2
 
 
-def test_a_very_long_line_is_cut_around_the_place() -> None:
+def test_long_line_is_shortened_around_mistake() -> None:
     error = failing(
         CONSTANT + f"resources: {{resource_pool: {'x' * 500}, weigth: 1, priority: 2}}\n"
     )
     assert error.diagnostics[0].suggestion == "weight"
-    shown = next(row for row in str(error).splitlines() if row.startswith("11 |"))
+    marked_line = next(row for row in str(error).splitlines() if row.startswith("11 |"))
     caret = next(row for row in str(error).splitlines() if "^" in row)
-    assert len(shown) < 170
-    assert shown[caret.index("^") :].startswith("weigth: 1")
+    assert len(marked_line) < 170
+    assert marked_line[caret.index("^") :].startswith("weigth: 1")
 
 
 # -- secrets --------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ environment:
 """
 
 
-def test_no_message_shows_a_secret(models: dict[str, Any]) -> None:
+def test_message_shows_no_secret(models: dict[str, Any]) -> None:
     error = failing(
         SECRETS,
         overrides={"checkpoint_storage.secret_key": "[TOPSECRET4]"},
@@ -299,7 +299,7 @@ def test_no_message_shows_a_secret(models: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("line", ["secret_key: 'TOPSECRET", "secret_key: [TOPSECRET, ]]"])
-def test_no_message_about_bad_yaml_shows_a_secret(line: str) -> None:
+def test_yaml_error_shows_no_secret(line: str) -> None:
     assert "TOPSECRET" not in str(failing(f"checkpoint_storage:\n  {line}\n"))
 
 
@@ -312,13 +312,11 @@ def test_no_message_about_bad_yaml_shows_a_secret(line: str) -> None:
         "{type: s3, bucket: [&a TOPSECRET], secret_key: *a}",
     ],
 )
-def test_no_message_shows_a_secret_wherever_it_is_written(
-    storage: str, models: dict[str, Any]
-) -> None:
+def test_message_shows_no_secret_from_any_source(storage: str, models: dict[str, Any]) -> None:
     assert "TOPSECRET" not in str(failing(f"checkpoint_storage: {storage}\n", models=models))
 
 
-def test_the_validation_error_of_the_model_hides_values() -> None:
+def test_validation_error_hides_values() -> None:
     with pytest.raises(ValidationError) as caught:
         ExperimentConfig.model_validate(
             {"checkpoint_storage": {"type": "s3", "secret_key": ["TOPSECRET"]}}
@@ -350,7 +348,7 @@ def test_searchers_and_storage_types_of_plugins() -> None:
     assert type(loaded.config).model_validate(plain) == loaded.config
 
 
-def test_a_mistake_in_settings_of_a_plugin() -> None:
+def test_mistake_in_plugin_settings() -> None:
     error = failing(
         CONSTANT + "checkpoint_storage: {type: tyo, shefl: '3', save_trial_best: -1}\n",
         models={"checkpoint_storage": {"toy": ToySettings}},
@@ -365,17 +363,18 @@ class OracleSettings(BaseModel):
     clarity: float
 
 
-def test_settings_of_a_search_method_of_a_plugin_are_checked() -> None:
-    known: dict[str, Any] = {"models": {"searcher": {"oracle": OracleSettings}}}
+def test_settings_of_plugin_searcher_are_checked() -> None:
+    registered: dict[str, Any] = {"models": {"searcher": {"oracle": OracleSettings}}}
     good = "name: oracle\n  clarity: 0.5\n  source_trial_id: 3"
-    searcher = load_string(CONSTANT.replace("name: single", good), **known).config.model_dump(
+    searcher = load_string(CONSTANT.replace("name: single", good), **registered).config.model_dump(
         mode="json"
     )["searcher"]
     assert (searcher["clarity"], searcher["source_trial_id"]) == (0.5, 3)
     assert searcher["metric"]
     assert searcher["max_length"]
     error = failing(
-        CONSTANT.replace("name: single", "name: oracle\n  cristal: ball\n  clarity: x"), **known
+        CONSTANT.replace("name: single", "name: oracle\n  cristal: ball\n  clarity: x"),
+        **registered,
     )
     assert [(item.primary.span.line, item.suggestion) for item in error.diagnostics] == [
         (error.diagnostics[0].primary.span.line, "crystal"),
@@ -384,7 +383,8 @@ def test_settings_of_a_search_method_of_a_plugin_are_checked() -> None:
     assert "expected a number" in str(error)
     assert (
         failing(
-            CONSTANT.replace("name: single", "name: oracle\n  clarity: 1\n  metrik: x"), **known
+            CONSTANT.replace("name: single", "name: oracle\n  clarity: 1\n  metrik: x"),
+            **registered,
         )
         .diagnostics[0]
         .suggestion
@@ -399,12 +399,14 @@ class CannonSettings(BaseModel):
 
 def test_settings_of_a_launcher_are_checked() -> None:
     models = {"launcher": {"cannon": CannonSettings, "local": None}}
-    known: dict[str, Any] = {"models": models}
-    loaded = load_string(CONSTANT + "launcher: {name: cannon, address: here, powder: 2}\n", **known)
+    registered: dict[str, Any] = {"models": models}
+    loaded = load_string(
+        CONSTANT + "launcher: {name: cannon, address: here, powder: 2}\n", **registered
+    )
     plain = loaded.config.model_dump(mode="json")
     assert plain["launcher"] == {"name": "cannon", "address": "here", "powder": 2}
     assert type(loaded.config).model_validate(plain) == loaded.config
-    error = failing(CONSTANT + "launcher: {name: cannon, adress: here, powder: -1}\n", **known)
+    error = failing(CONSTANT + "launcher: {name: cannon, adress: here, powder: -1}\n", **registered)
     assert [(item.column, item.suggestion) for item in error.diagnostics] == [
         (26, "address"), (48, None),
     ]  # fmt: skip
@@ -423,7 +425,7 @@ def test_settings_of_a_launcher_are_checked() -> None:
         ("{name: cannon}", 1, None, "'address' is missing in launcher (name: cannon)"),
     ],
 )
-def test_a_launcher_that_cannot_be_meant_is_refused(
+def test_unknown_launcher_is_rejected(
     launcher: str,
     column: int,
     suggestion: str | None,
@@ -437,15 +439,13 @@ def test_a_launcher_that_cannot_be_meant_is_refused(
     assert (column, suggestion) in [(item.column, item.suggestion) for item in error.diagnostics]
 
 
-def test_any_launcher_is_taken_where_none_are_known() -> None:
+def test_any_launcher_is_valid_without_models() -> None:
     assert load_string(CONSTANT + "launcher: {name: cannon, adress: here}\n").config.model_dump()[
         "launcher"
     ] == {"name": "cannon", "adress": "here"}
 
 
-def test_a_model_given_by_name_is_imported_only_for_the_type_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_model_is_imported_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shelf_settings.py").write_text(
         "from pydantic import BaseModel\nclass Shelf(BaseModel):\n    type: str\n    size: int\n"
     )
@@ -461,10 +461,10 @@ def test_a_model_given_by_name_is_imported_only_for_the_type_in_use(
     assert load_string(CONSTANT + "checkpoint_storage: /runs\n", models=models).notices == []
 
 
-def test_a_dictionary_is_checked_like_a_file() -> None:
+def test_dictionary_is_checked_like_file() -> None:
     with pytest.raises(ConfigError, match=r"config:4:5: error: unknown unit 'batch'"):
         load_mapping({"searcher": {"metric": "loss", "max_length": {"batch": 3}, "name": "single"}})
-    with pytest.raises(ConfigError, match="no plain value"):
+    with pytest.raises(ConfigError, match="cannot be stored as JSON"):
         load_mapping({"name": object()})
 
 
@@ -480,7 +480,7 @@ def test_strings_of_a_dictionary_stay_strings() -> None:
     assert (values["texts"], values["numbers"]) == (texts, [1e-5, 1e16, -3])
 
 
-def test_no_rule_is_applied_to_a_value_that_is_wrong_in_itself() -> None:
+def test_rules_skip_invalid_values() -> None:
     with pytest.raises(ExperimentFileError) as raised:
         load_mapping(
             {"searcher": {"name": "adaptive_asha", "max_rungs": "many", "bracket_rungs": [9]}}
@@ -501,7 +501,7 @@ def test_no_rule_is_applied_to_a_value_that_is_wrong_in_itself() -> None:
         ({"max_restarts": "x" * 61}, f'got the string "{"x" * 57}..."'),
     ],
 )
-def test_what_is_empty_or_long_is_described(mapping: dict[str, object], message: str) -> None:
+def test_empty_and_long_values_are_described(mapping: dict[str, object], message: str) -> None:
     with pytest.raises(ExperimentFileError) as raised:
         load_mapping(mapping)
     assert message in str(raised.value)
@@ -512,12 +512,12 @@ def test_what_is_empty_or_long_is_described(mapping: dict[str, object], message:
     [
         ('name: "\\U00110000"', "3:8: error: this escape names no character"),
         ('name: "a \\Uffffffff"', "3:10: error: this escape names no character"),
-        ('data: {x: "\\ud800"}', "3:11: error: this text has half of a character"),
-        ('data: {"\\udfff": 1}', "3:8: error: this text has half of a character"),
-        ('name: "\\ud83d\\ude00"', "3:7: error: this text has half of a character"),
+        ('data: {x: "\\ud800"}', "3:11: error: this text contains half a character"),
+        ('data: {"\\udfff": 1}', "3:8: error: this text contains half a character"),
+        ('name: "\\ud83d\\ude00"', "3:7: error: this text contains half a character"),
     ],
 )
-def test_escapes_that_are_no_text(line: str, told: str) -> None:
+def test_invalid_escapes_are_reported(line: str, told: str) -> None:
     assert told in str(failing(f"{BASE}{line}\n"))
 
 
@@ -536,7 +536,7 @@ def test_escapes_that_are_no_text(line: str, told: str) -> None:
         ("{type: int, minval: -9223372036854775809, maxval: 1}", "drawn from 64 bits"),
     ],
 )
-def test_ranges_that_nothing_can_be_drawn_from(given: str, told: str) -> None:
+def test_empty_ranges_are_reported(given: str, told: str) -> None:
     assert told in str(failing(f"{BASE}hyperparameters: {{a: {given}}}\n"))
 
 
@@ -548,30 +548,30 @@ def test_ranges_that_nothing_can_be_drawn_from(given: str, told: str) -> None:
         "{type: int, minval: -9223372036854775808, maxval: 9223372036854775807}",
     ],
 )
-def test_the_widest_ranges_are_drawn_from(given: str) -> None:
+def test_widest_ranges_can_be_drawn(given: str) -> None:
     config = load_string(f"{BASE}hyperparameters: {{a: {given}}}\n").config
     value = resolve_constants(config.hyperparameters, seed=3)["a"]
     assert abs(value) <= 2**1023
 
 
-def test_a_length_that_records_cannot_count() -> None:
+def test_too_large_length_is_reported() -> None:
     base = BASE.replace("1", "%d")
     load_string(base % (2**63 - 1))
     assert "9223372036854775808 batches are more than" in str(failing(base % 2**63))
 
 
-def test_a_file_of_megabytes_is_refused_at_once() -> None:
+def test_large_file_is_rejected_early() -> None:
     with pytest.raises(ExperimentFileError, match=r"has 1,\d+,\d+ characters, more"):
         load_string("\n".join(f"key{number}: {{a: 1}}" for number in range(70_000)))
 
 
 @pytest.mark.parametrize("head", ["0x", "", "-"])
-def test_a_number_has_a_bounded_number_of_digits(head: str) -> None:
+def test_number_of_digits_is_limited(head: str) -> None:
     error = failing(f"{BASE}max_restarts: {head}{'1' * 5000}\n")
-    assert "characters; at most 400 digits are read" in str(error)
+    assert "characters; expected at most 400 digits" in str(error)
 
 
-def test_a_message_of_a_plugin_shows_no_secret() -> None:
+def test_plugin_message_shows_no_secret() -> None:
     class Storage(BaseModel):
         type: Literal["vault"]
         token: str
@@ -588,11 +588,11 @@ def test_a_message_of_a_plugin_shows_no_secret() -> None:
     assert "hunter2" not in report
 
 
-def test_line_ends_that_only_yaml_knows_are_read() -> None:
+def test_yaml_line_ends_are_supported() -> None:
     load_string(CONSTANT + 'data: {text: "a\u2028\u2028\u2028b"}\n')
 
 
-def test_a_report_does_not_drive_the_terminal() -> None:
+def test_report_escapes_control_characters() -> None:
     report = str(failing(CONSTANT + '"\\e]0;owned\\a\\u202E": 1\n'))
     assert "owned" in report
     assert not {"\x1b", "\x07", "\u202e"} & set(report)

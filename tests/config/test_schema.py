@@ -1,4 +1,4 @@
-"""What editors are told."""
+"""Test the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resolve(node: dict[str, Any]) -> dict[str, Any]:
     return dict(target)
 
 
-def test_every_field_has_a_description_and_no_title_of_pydantics() -> None:
+def test_schema_fields_have_descriptions() -> None:
     count = 0
     for path, node in objects(SCHEMA):
         for name, field in node.get("properties", {}).items() if "properties" in node else ():
@@ -45,7 +45,7 @@ def test_every_field_has_a_description_and_no_title_of_pydantics() -> None:
     assert count > 100
 
 
-def test_unknown_names_are_refused_everywhere_but_where_others_define_them() -> None:
+def test_schema_rejects_unknown_names() -> None:
     open_ended = {"Pbs", "PluginLauncher", "RegistryAuth", "Slurm"}
     for name, node in SCHEMA["$defs"].items():
         if "properties" in node:
@@ -53,7 +53,7 @@ def test_unknown_names_are_refused_everywhere_but_where_others_define_them() -> 
     assert SCHEMA["additionalProperties"] is False
 
 
-def test_the_schema_is_plain_json_with_enums_and_defaults() -> None:
+def test_schema_has_enums_and_defaults() -> None:
     assert json.loads(json.dumps(SCHEMA)) == SCHEMA
     fields = SCHEMA["properties"]
     assert set(fields) == set(ExperimentConfig.model_fields)

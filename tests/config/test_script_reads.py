@@ -1,4 +1,4 @@
-"""Misspelt hyperparameters of a script: those of which the code has only a near name."""
+"""Test notices about hyperparameters whose name in the script is similar."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def find_notices(
         "detcore launch -n 2 -- python3 train.py",
     ],
 )
-def test_a_misspelt_name_is_reported_with_the_near_one(tmp_path: Path, entrypoint: str) -> None:
+def test_misspelt_name_has_suggestion(tmp_path: Path, entrypoint: str) -> None:
     assert find_notices(tmp_path, SCRIPT, entrypoint) == [
         "hyperparameters.droput is not in the code of train.py: did you mean 'dropout', which is?"
     ]
 
 
-def test_modules_beside_the_script_are_read(tmp_path: Path) -> None:
+def test_modules_next_to_script_are_read(tmp_path: Path) -> None:
     files = {"package/__init__": "", "package/parts": "def build(droput): pass"}
     assert find_notices(tmp_path, SCRIPT, **files) == []
     files["package/parts"] = "hparams.get('dropout')"
@@ -67,5 +67,7 @@ def test_modules_beside_the_script_are_read(tmp_path: Path) -> None:
         (SCRIPT + "#" * 1_000_000, "python3 train.py"),
     ],
 )
-def test_code_without_a_near_name_is_not_judged(tmp_path: Path, code: str, entrypoint: str) -> None:
+def test_code_without_similar_name_has_no_notice(
+    tmp_path: Path, code: str, entrypoint: str
+) -> None:
     assert find_notices(tmp_path, code, entrypoint) == []

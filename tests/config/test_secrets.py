@@ -1,4 +1,4 @@
-"""Which settings are secret, and what finding them costs."""
+"""Test which settings are secret, and the cost of finding them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_secrets_are_masked_however_deep(config: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "name", ["pad_token", "num_tokens", "tokenizer", "eos_token_id", "first_pass"]
 )
-def test_tokens_of_a_vocabulary_are_no_secrets(name: str) -> None:
+def test_vocabulary_tokens_are_not_masked(name: str) -> None:
     assert mask_config({"data": {name: "abcdef"}}) == {"data": {name: "abcdef"}}
 
 
 @pytest.mark.parametrize("line", ["1password: abcdef", "'api_token' : abcdef", "x.secret=abcdef"])
-def test_a_secret_line_is_starred_out(line: str) -> None:
+def test_secret_line_is_masked(line: str) -> None:
     assert "abcdef" not in hide_lines([line])[0]
 
 
@@ -48,13 +48,13 @@ def test_values_behind_aliases_are_masked() -> None:
     assert mask_code(text, []) == text.replace("hunter2", '"********"')
 
 
-def test_a_secret_on_two_lines_is_masked_beside_others() -> None:
+def test_multiline_secret_is_masked() -> None:
     text = f'{HEAD}data: {{token: abcdefgh, other: {{password: "first\nhunter2"}}}}\n'
     assert "hunter2" not in mask_code(text, ["abcdefgh", "first hunter2"])
 
 
 def test_many_secrets_are_replaced_in_one_pass() -> None:
-    """One after the other, 30,000 of them took half a minute of a submission."""
+    """A sequential search of 30,000 values took half a minute."""
 
     def seconds(number: int) -> float:
         secrets = [f"abcdef{i}" for i in range(number)]
@@ -67,13 +67,13 @@ def test_many_secrets_are_replaced_in_one_pass() -> None:
 
 
 def test_aliases_are_followed_once() -> None:
-    """There are 2**60 ways to the end."""
+    """The value has 2**60 paths."""
     aliases = "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
     text = f"{HEAD}a0: &a0 [x]\n{aliases}token: hunter2\n"
     assert mask_code(text, []) == text.replace("hunter2", '"********"')
 
 
-def test_a_file_that_is_nested_too_deeply_for_yaml_is_masked_by_line() -> None:
+def test_deeply_nested_file_is_masked_by_line() -> None:
     nested = "[" * 5000 + "]" * 5000
     text = (
         f"entrypoint: model:Model\nsearcher: {{name: single}}\nx:\n  token: hunter2\ny: {nested}\n"

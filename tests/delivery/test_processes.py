@@ -109,7 +109,7 @@ def test_no_files_are_written_without_observer(watched: Watched) -> None:
     (trial_dir,) = watched.home.glob("experiments/*/trials/*")
     files = sorted(path.name for path in trial_dir.iterdir())
     assert files == ["events-1.jsonl", "run-1.json", "tensorboard"]
-    assert watched.deliver() == "nothing waits\n"
+    assert watched.deliver() == "all events are delivered\n"
 
 
 def test_command_delivers_waiting_script_events(watched: Watched) -> None:
@@ -135,7 +135,7 @@ def test_command_delivers_waiting_script_events(watched: Watched) -> None:
     times = [event["time"] for event in calls]
     assert times == sorted(times)  # the time of the event, not of the delivery
     assert [event["time"] for event in watched.told("other")] == times
-    assert watched.deliver() == "nothing waits\n"
+    assert watched.deliver() == "all events are delivered\n"
     assert len(watched.told()) == 9
 
 
@@ -154,7 +154,7 @@ def test_events_of_removed_plugin_can_be_dropped(watched: Watched) -> None:
     assert "no experiment 99 in " in typo
     (row,) = json.loads(watched.deliver("--forget", "watch", "--experiment", "1", "--json"))
     assert (row["forgotten"], row["waiting"]) == (9, 0)
-    assert watched.deliver() == "nothing waits\n"
+    assert watched.deliver() == "all events are delivered\n"
 
 
 def test_kill_inside_hook_repeats_only_that_event(watched: Watched) -> None:

@@ -1,4 +1,4 @@
-"""A store, and a client of each transport."""
+"""Fixtures: a store, and a client of each transport."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT",
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file to copy: making one anew takes a third of a second."""
+    """A file to copy, because creating a database takes 0.3 s."""
     path = tmp_path_factory.mktemp("database") / "detcore.db"
     Database.open(f"sqlite:///{path}").close()
     return path
@@ -30,7 +30,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Face:
-    """A server on a folder of records, which tests fill one after the other.
+    """A server on a folder of records that tests share sequentially.
 
     Making the application takes a third of a second, so there is one for all.
     """
@@ -41,7 +41,7 @@ class Face:
     empty: Path
 
     def clean(self) -> None:
-        """Take away what a test left, but for the token."""
+        """Remove the files of a test, except for the token."""
         for path in self.home.iterdir():
             if not path.name.startswith("detcore.db"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -49,7 +49,7 @@ class Face:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy an SQLite database, also over one that is open."""
+    """Copy an SQLite database, also over an open database."""
     with (
         contextlib.closing(sqlite3.connect(source)) as reading,
         contextlib.closing(sqlite3.connect(target)) as writing,
@@ -75,7 +75,7 @@ def store(
     empty_database: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ClientStore]:
-    """Records of the test's own; where it asks over HTTP, those that are served."""
+    """Records of the test, or of the server for a client over HTTP."""
     parameters = getattr(request.node, "callspec", None)
     over_http = parameters is not None and parameters.params.get("client") == "http"
     home = tmp_path / "home"
@@ -104,7 +104,7 @@ def client(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Determined]:
-    """A client of the store on its records, and over HTTP.
+    """A client that reads the store directly, and a client over HTTP.
 
     Over HTTP the records of this machine are others, so that nothing can come from there.
     """

@@ -1,4 +1,4 @@
-"""`Determined`: where it looks, what it costs to import, and that it has what the documents say."""
+"""Test `Determined`: which records it opens, its imports, and its documented members."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError, UnauthenticatedError
 
-# -- where it looks -------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------
 
 
-def test_it_is_the_client() -> None:
+def test_experimental_names_are_client_names() -> None:
     assert detcore.Client is Determined
     assert client.Determined is Determined
 
 
-def test_making_one_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_opens_nothing_when_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     with Determined(None, "determined"):
         pass
     assert not (tmp_path / "home").exists()
 
 
-def test_it_can_be_used_again_after_close(store: ClientStore) -> None:
+def test_client_can_be_used_after_close(store: ClientStore) -> None:
     client = Determined()
     model = client.create_model("digits")
     client.close()
@@ -57,7 +57,7 @@ def address_of(client: Determined) -> str:
 
 
 @pytest.mark.parametrize("name", ["DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR"])
-def test_a_master_in_the_environment(
+def test_client_uses_master_of_environment(
     store: ClientStore, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "master")
@@ -69,18 +69,18 @@ def test_a_master_in_the_environment(
     assert address_of(Determined()) == "https://master"
 
 
-def test_objects_can_be_made_as_the_documents_say(store: ClientStore) -> None:
+def test_objects_accept_documented_arguments(store: ClientStore) -> None:
     experiment = ExperimentReference(store.experiment(seed=3), "")
     assert experiment.get_config()["seed"] == 3
     assert (experiment.id, experiment.experiment_id) == (1, 1)
     trial = TrialReference(store.trial(1, rate=0.5), "")
     assert (trial.trial_id, trial.experiment_id) == (1, 1)
     assert (trial.hparams, trial.state) == ({"rate": 0.5}, "PAUSED")
-    for made in (experiment, trial):
-        made._transport.close()
+    for reference in (experiment, trial):
+        reference._transport.close()
 
 
-def test_objects_made_by_hand_ask_the_master(
+def test_manually_created_objects_use_master(
     store: ClientStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = store.one_checkpoint()
@@ -100,13 +100,13 @@ def test_objects_made_by_hand_ask_the_master(
                 Model("m", master=master).set_description("x")
 
 
-def test_without_credentials_it_says_how_to_log_in(store: ClientStore) -> None:
+def test_missing_credentials_show_login_command(store: ClientStore) -> None:
     client = Determined("http://localhost:1", "ada")
     with pytest.raises(UnauthenticatedError, match="detcore user login"):
         client.get_models()
 
 
-def test_the_variables_of_the_master_have_an_order() -> None:
+def test_precedence_of_master_variables() -> None:
     home = {"DETCORE_HOME": "/h"}
     assert read_environment(home).master is None
     assert read_environment(home | {"DET_MASTER": "", "DET_MASTER_ADDR": "a"}).master == "a"
@@ -125,7 +125,7 @@ def test_another_database(
         assert client.get_models() == []
 
 
-# -- what it costs --------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
 LIGHT = """
 import sys
@@ -142,13 +142,13 @@ print([name for name in sys.modules if name.partition(".")[0] in
 """
 
 
-def test_it_is_light(tmp_path: Path) -> None:
+def test_client_import_is_light(tmp_path: Path) -> None:
     result = run_python("-W", "error", "-c", LIGHT, variables={"DETCORE_HOME": str(tmp_path)})
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
 
 
-# -- that everything is there ---------------------------------------------------------------------
+# -- members ---------------------------------------------------------------------------------------
 
 NONE = inspect.Parameter.empty
 CHECKPOINT_FIELDS = (
@@ -203,10 +203,10 @@ DOCUMENTED: dict[Any, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("callable_", DOCUMENTED, ids=lambda found: found.__qualname__)
-def test_it_takes_the_documented_arguments(callable_: Any) -> None:
+def test_client_accepts_documented_arguments(callable_: Any) -> None:
     parameters = inspect.signature(callable_).parameters
-    found = {name: value.default for name, value in parameters.items() if name != "self"}
+    defaults = {name: value.default for name, value in parameters.items() if name != "self"}
     documented = DOCUMENTED[callable_]
-    assert list(found.items())[: len(documented)] == list(documented.items())
-    # What is added must not be needed.
-    assert all(found[name] is not NONE for name in list(found)[len(documented) :])
+    assert list(defaults.items())[: len(documented)] == list(documented.items())
+    # Additional parameters must be optional.
+    assert all(defaults[name] is not NONE for name in list(defaults)[len(documented) :])

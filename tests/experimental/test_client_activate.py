@@ -1,4 +1,4 @@
-"""Pausing, going on, and loading what came out of it, with real runners."""
+"""Test pausing, resuming, and loading the results, with real runners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
 from detcore.client import Determined
-from detcore.client.local_control import control
+from detcore.client.local_control import control_locally
 from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore.records import Database, ExperimentRecord
@@ -50,12 +50,12 @@ class Gated(ToyTrial):
 """
 
 
-# Runs of this machine, and of a server: the runner is started there.
+# Local runs, and runs of a server, which starts the runner.
 both = pytest.mark.parametrize("client", ["embedded", "http"], indirect=True)
 
 
 @both
-def test_pause_and_go_on(
+def test_pause_and_resume(
     client: Determined, detcore: Detcore, store: ClientStore, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
@@ -73,7 +73,7 @@ def test_pause_and_go_on(
     experiment.activate()
     wait_for(lambda: "from batch" in log.read_text())
     experiment.pause()
-    experiment.activate()  # it is being paused just now
+    experiment.activate()  # it is still pausing
     assert experiment.state == "RUNNING"
     (code / "gate").touch()
     assert experiment.state in ("RUNNING", "COMPLETED")
@@ -93,9 +93,9 @@ def test_pause_and_go_on(
 
 
 class EndsWhenLookedAt:
-    """Records of an experiment whose runner ends for a pause while somebody asks after it.
+    """Records of an experiment whose runner exits for a pause during a query.
 
-    That takes less than a millisecond and cannot be hit from outside.
+    The exit takes less than a millisecond, so a test cannot time its query.
     """
 
     def __init__(self, store: ClientStore) -> None:
@@ -105,48 +105,46 @@ class EndsWhenLookedAt:
         return getattr(self._database, name)
 
     def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool]:
-        found = self._database.observe_experiment(experiment_id)
+        observation = self._database.observe_experiment(experiment_id)
         if self._database.get_control_request(experiment_id) is Control.PAUSE:
             self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
             self._database.request_control(experiment_id, None)
             self._store.release_lock(experiment_id)
-        return found  # it has not left yet
+        return observation  # the runner has not exited yet
 
 
 def add_lost_experiment(store: ClientStore, tmp_path: Path) -> int:
-    """Record an experiment whose code is not there any more."""
+    """Record an experiment whose code was deleted."""
     return store.database.create_experiment(
         config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
     )
 
 
-def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
-    store: ClientStore, tmp_path: Path
-) -> None:
+def test_ending_runner_is_not_counted_as_running(store: ClientStore, tmp_path: Path) -> None:
     number = add_lost_experiment(store, tmp_path)
     store.take_lock(number)
     store.database.request_control(number, Control.PAUSE)
     records = cast("Database", EndsWhenLookedAt(store))
-    with pytest.raises(RunError, match="could not be started again"):  # so that it was tried
-        control(records, read_environment(), number, "activate")
+    with pytest.raises(RunError, match="could not be resumed"):  # so it was tried
+        control_locally(records, read_environment(), number, "activate")
 
 
-def test_a_request_to_a_runner_that_ends_just_now_is_not_lost(store: ClientStore) -> None:
+def test_request_to_ending_runner_is_not_lost(store: ClientStore) -> None:
     number = store.experiment(state=ExperimentState.RUNNING)
     store.database.request_control(number, Control.PAUSE)
     records = cast("Database", EndsWhenLookedAt(store))
-    control(records, read_environment(), number, "cancel")
+    control_locally(records, read_environment(), number, "cancel")
     record = store.database.get_experiment(number)
     assert (record.state, record.control) == (ExperimentState.CANCELED, None)
 
 
 @both
-def test_a_runner_that_cannot_start_says_why(
+def test_failed_start_reports_reason(
     client: Determined, store: ClientStore, tmp_path: Path
 ) -> None:
     number = add_lost_experiment(store, tmp_path)
     experiment = client.get_experiment(number)
     store.database.set_experiment_state(number, ExperimentState.PAUSED)
-    with pytest.raises(RunError, match=r"could not be started again[\s\S]*gone"):
+    with pytest.raises(RunError, match=r"could not be resumed[\s\S]*gone"):
         experiment.activate()
     assert experiment.state == "PAUSED"

@@ -1,4 +1,4 @@
-"""`Checkpoint`: what is known of it, its files, its metadata, and loading it."""
+"""Test `Checkpoint`: its attributes, files, metadata and loading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from detcore.errors import (
 from detcore.log.events import CheckpointDamaged
 
 
-def test_what_is_known_of_it(client: Determined, store: ClientStore) -> None:
+def test_checkpoint_attributes(client: Determined, store: ClientStore) -> None:
     uuid = store.one_checkpoint(note="n")
     checkpoint = client.get_checkpoint(uuid[:8])
     assert checkpoint.uuid == uuid
@@ -53,7 +53,7 @@ def test_what_is_known_of_it(client: Determined, store: ClientStore) -> None:
     assert without.training.validation_metrics == {}
 
 
-def test_it_can_be_made_as_the_documents_say() -> None:
+def test_checkpoint_accepts_documented_arguments() -> None:
     checkpoint = Checkpoint("u", {}, 1, 2, {"a": 1}, 10, "start", "end", {}, {}, "0.13", "torch-1")
     assert checkpoint.determined_version == "0.13"
     assert checkpoint.training.hparams == {"a": 1}
@@ -67,7 +67,7 @@ def test_one_that_is_not_there(client: Determined, store: ClientStore, uuid: str
         client.get_checkpoint(uuid)
 
 
-# -- downloading ----------------------------------------------------------------------------------
+# -- downloading -----------------------------------------------------------------------------------
 
 
 def content(folder: str | Path) -> dict[str, str]:
@@ -78,7 +78,7 @@ def content(folder: str | Path) -> dict[str, str]:
     }
 
 
-def test_download_to_the_documented_place(client: Determined, store: ClientStore) -> None:
+def test_download_to_default_directory(client: Determined, store: ClientStore) -> None:
     uuid = store.one_checkpoint()
     folder = client.get_checkpoint(uuid).download()
     assert folder == f"checkpoints/{uuid}"
@@ -86,7 +86,7 @@ def test_download_to_the_documented_place(client: Determined, store: ClientStore
     assert json.loads(Path(folder, "metadata.json").read_text())["steps_completed"] == 10
 
 
-def test_what_is_there_is_not_fetched_again(
+def test_complete_download_is_not_repeated(
     client: Determined, store: ClientStore, tmp_path: Path
 ) -> None:
     uuid = store.one_checkpoint()
@@ -95,13 +95,13 @@ def test_what_is_there_is_not_fetched_again(
     assert folder == str(tmp_path / "deep" / "model")
     (Path(folder) / "metadata.json").write_text('{"mine": true}')
     (Path(folder) / "beside.txt").write_text("mine")
-    shutil.rmtree(store.files(uuid))  # nothing could be fetched
+    shutil.rmtree(store.files(uuid))  # nothing can be downloaded
     assert checkpoint.download(folder) == folder
     assert json.loads((Path(folder) / "metadata.json").read_text()) == {"mine": True}
     assert content(folder) == FILES | {"beside.txt": "mine"}
 
 
-def test_two_download_to_one_folder_at_once(store: ClientStore) -> None:
+def test_concurrent_downloads_to_one_directory(store: ClientStore) -> None:
     uuid = store.checkpoint(
         store.trial(store.experiment()), 10, files={f"{index}.txt": "x" for index in range(50)}
     )
@@ -120,17 +120,17 @@ def test_two_download_to_one_folder_at_once(store: ClientStore) -> None:
     assert not list(Path().glob("model.tmp*")) + list(Path("model").glob("*.tmp*"))
 
 
-def test_metadata_json_is_written_if_it_is_missing(client: Determined, store: ClientStore) -> None:
+def test_missing_metadata_file_is_written(client: Determined, store: ClientStore) -> None:
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     checkpoint.remove_files(["metadata.json"])
     assert checkpoint.state == "PARTIALLY_DELETED"
     checkpoint.add_metadata({"late": 1})
     folder = checkpoint.download()
-    written = json.loads(Path(folder, "metadata.json").read_text())
-    assert written == {"steps_completed": 10, "framework": "toy", "late": 1}
+    file_metadata = json.loads(Path(folder, "metadata.json").read_text())
+    assert file_metadata == {"steps_completed": 10, "framework": "toy", "late": 1}
 
 
-def test_what_cannot_be_downloaded(client: Determined, store: ClientStore) -> None:
+def test_unreadable_checkpoint_is_not_downloaded(client: Determined, store: ClientStore) -> None:
     deleted = client.get_checkpoint(store.one_checkpoint())
     deleted.delete()
     with pytest.raises(CheckpointStateError, match="was deleted"):
@@ -145,7 +145,7 @@ def test_what_cannot_be_downloaded(client: Determined, store: ClientStore) -> No
         client.get_checkpoint(uuid).download("model")
 
 
-# -- deleting -------------------------------------------------------------------------------------
+# -- deleting --------------------------------------------------------------------------------------
 
 
 def test_delete(client: Determined, store: ClientStore) -> None:
@@ -173,7 +173,7 @@ def test_some_files_are_deleted(client: Determined, store: ClientStore) -> None:
         checkpoint.remove_files("code")
 
 
-# -- metadata -------------------------------------------------------------------------------------
+# -- metadata --------------------------------------------------------------------------------------
 
 
 def test_metadata_is_merged_and_removed(client: Determined, store: ClientStore) -> None:
@@ -193,7 +193,7 @@ def test_metadata_is_merged_and_removed(client: Determined, store: ClientStore) 
 
 
 @pytest.mark.parametrize("wrong", [["a"], {1: 2}, {"a": object()}, {"a": float("nan")}, None])
-def test_what_is_no_metadata(client: Determined, store: ClientStore, wrong: Any) -> None:
+def test_invalid_metadata_is_rejected(client: Determined, store: ClientStore, wrong: Any) -> None:
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     before = dict(checkpoint.metadata)
     with pytest.raises(ValueError, match="metadata"):
@@ -203,9 +203,7 @@ def test_what_is_no_metadata(client: Determined, store: ClientStore, wrong: Any)
     assert checkpoint.metadata == before
 
 
-def test_the_object_changes_only_when_the_store_accepted(
-    client: Determined, store: ClientStore
-) -> None:
+def test_object_changes_only_after_store(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     checkpoint = client.get_checkpoint(store.checkpoint(store.trial(number), 10))
     before = dict(checkpoint.metadata)
@@ -219,7 +217,7 @@ def test_the_object_changes_only_when_the_store_accepted(
     assert (checkpoint.metadata, checkpoint.state) == (before, "COMPLETED")
 
 
-# -- loading --------------------------------------------------------------------------------------
+# -- loading ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -232,7 +230,7 @@ WEIGHTS = {"toy.json": '{"weights": [1.0, 2.0]}'}
 
 
 @pytest.mark.usefixtures("toy")
-def test_it_is_loaded_by_the_plugin_that_wrote_it(client: Determined, store: ClientStore) -> None:
+def test_checkpoint_is_loaded_by_its_plugin(client: Determined, store: ClientStore) -> None:
     trial = store.trial(store.experiment())
     checkpoint = client.get_checkpoint(store.checkpoint(trial, 10, files=WEIGHTS))
     assert checkpoint.load() == {"weights": [1.0, 2.0], "tags": ["all"]}
@@ -241,13 +239,13 @@ def test_it_is_loaded_by_the_plugin_that_wrote_it(client: Determined, store: Cli
         "tags": ["serve"],
     }
     shutil.rmtree(store.files(checkpoint.uuid))
-    assert checkpoint.load("model")["weights"] == [1.0, 2.0]  # it is there
-    with pytest.raises(InvalidArgumentError, match="'toy' are not loaded with map_location"):
+    assert checkpoint.load("model")["weights"] == [1.0, 2.0]  # loading works
+    with pytest.raises(InvalidArgumentError, match="'toy' cannot be loaded with map_location"):
         checkpoint.load("model", map_location="cpu")
 
 
 def folder_of(tmp_path: Path, **files: Any) -> Path:
-    """Write a checkpoint's folder; names are those of JSON files without their ends."""
+    """Write a checkpoint folder. Keys are names of JSON files without suffix."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "toy.json").write_text(WEIGHTS["toy.json"])
@@ -267,7 +265,7 @@ def folder_of(tmp_path: Path, **files: Any) -> Path:
         {"manifest": {"metadata": {}}, "metadata": {"framework": "toy"}},
     ],
 )
-def test_where_the_framework_is_said(tmp_path: Path, files: dict[str, Any]) -> None:
+def test_framework_is_read_from_files(tmp_path: Path, files: dict[str, Any]) -> None:
     loaded = Checkpoint.load_from_path(folder_of(tmp_path, **files))
     assert loaded["weights"] == [1.0, 2.0]
 
@@ -325,13 +323,15 @@ def test_checkpoints_of_the_earlier_system(
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "does not say which framework wrote it"),
-        ({"metadata": {"framework": None}}, "does not say which framework wrote it"),
-        ({"trial": "[1]"}, r"trial\.json is damaged: it holds no JSON object"),
+        ({}, "unknown framework of the checkpoint"),
+        ({"metadata": {"framework": None}}, "unknown framework of the checkpoint"),
+        ({"trial": "[1]"}, r"trial\.json is damaged: it does not contain a JSON object"),
         ({"metadata": '{"framework": '}, r"metadata\.json is damaged"),
     ],
 )
-def test_folders_that_say_nothing(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+def test_directory_without_framework_is_rejected(
+    tmp_path: Path, files: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidCheckpointError, match=said):
         Checkpoint.load_from_path(folder_of(tmp_path, **files))
 
@@ -347,11 +347,11 @@ def test_folders_that_say_nothing(tmp_path: Path, files: dict[str, Any], said: s
         ({"framework": "torch-1.7"}, "pip install detcore-torch"),
     ],
 )
-def test_no_plugin_loads_it(tmp_path: Path, metadata: dict[str, Any], said: str) -> None:
+def test_missing_plugin_is_reported(tmp_path: Path, metadata: dict[str, Any], said: str) -> None:
     with pytest.raises(PluginNotFoundError, match=said):
         Checkpoint.load_from_path(folder_of(tmp_path, metadata=metadata))
 
 
-def test_there_is_no_such_folder(tmp_path: Path) -> None:
+def test_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match=r"the directory .* does not exist"):
         Checkpoint.load_from_path(tmp_path / "nothing")

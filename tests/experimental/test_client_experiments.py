@@ -1,4 +1,4 @@
-"""`ExperimentReference`: best checkpoints, trials, waiting and control."""
+"""Test `ExperimentReference`: best checkpoints, trials, waiting and control."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_that_is_not_there(client: Determined, store: ClientStore) -> None:
         client.get_experiment("1")  # type: ignore[arg-type]
 
 
-def test_experiments_are_listed_by_what_they_are(client: Determined, store: ClientStore) -> None:
+def test_experiments_are_filtered(client: Determined, store: ClientStore) -> None:
     numbers = [store.experiment(labels=["ocr"] if k % 2 else []) for k in range(4)]
     running = store.experiment(state=RUNNING)
     store.database.set_experiment_archived(numbers[0], True)
@@ -53,15 +53,15 @@ def test_experiments_are_listed_by_what_they_are(client: Determined, store: Clie
     assert ids(limit=3, archived=None) == numbers[:3]
     assert ids(name="TES", limit=1) == [numbers[1]]
     for wrong, message in (
-        ({"states": ["DONE"]}, "'DONE' is no state; expected one of RUNNING"),
+        ({"states": ["DONE"]}, "unknown state 'DONE'; expected one of RUNNING"),
         ({"limit": 0}, "limit is 0; expected 1 or more"),
-        ({"labels": "ocr"}, "expected a list of texts"),
+        ({"labels": "ocr"}, "expected a list of strings"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             ids(**wrong)
 
 
-def test_trials_are_a_table_of_pandas(client: Determined, store: ClientStore) -> None:
+def test_trials_frame_is_dataframe(client: Determined, store: ClientStore) -> None:
     experiment = store.experiment()
     first = store.trial(experiment, rate=0.1, net={"width": 8})
     second = store.trial(experiment, rate=0.2)
@@ -91,7 +91,7 @@ def test_config_is_a_copy_without_secrets(client: Determined, store: ClientStore
     assert experiment.get_config()["searcher"]["metric"] == "loss"
 
 
-def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: ClientStore) -> None:
+def test_best_checkpoints_have_distinct_trials(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     first, second, third = (store.trial(number) for _ in range(3))
     store.checkpoint(first, 10, {"loss": 0.5, "accuracy": 0.5})
@@ -103,7 +103,7 @@ def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: Clie
     assert experiment.top_checkpoint().uuid == best
     assert uuids(experiment.top_n_checkpoints(2)) == [best, middle]
     assert uuids(experiment.top_n_checkpoints(limit=9)) == [best, middle, last]
-    # Without a direction it is the experiment's, whatever the metric.
+    # The default direction is the experiment's, for any metric.
     assert uuids(experiment.top_n_checkpoints(9, sort_by="accuracy"))[0] == last
     assert experiment.top_checkpoint("accuracy", smaller_is_better=False).uuid == middle
     assert experiment.top_checkpoint("loss", False).uuid == last
@@ -111,9 +111,7 @@ def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: Clie
     assert experiment.top_checkpoint(smaller_is_better=False).uuid == best
 
 
-def test_the_experiment_may_say_that_larger_is_better(
-    client: Determined, store: ClientStore
-) -> None:
+def test_ranking_uses_direction_of_experiment(client: Determined, store: ClientStore) -> None:
     number = store.experiment(metric="accuracy", smaller_is_better=False)
     trial = store.trial(number)
     store.checkpoint(trial, 10, {"accuracy": 0.1})
@@ -138,7 +136,7 @@ def test_stand_in_is_returned_with_a_warning(client: Determined, store: ClientSt
 
 
 def append_validation(store: ClientStore, trial: int, steps: int) -> None:
-    """Report as a worker does that is killed before it moves its report to the database."""
+    """Report like a worker that is killed before its report is in the database."""
     folder = store.database.get_trial(trial).trial_dir
     run = store.database.start_run(trial)
     log = EventLog(Path(str(folder)) / f"events-{run}.jsonl", trial_id=trial, run_id=run)
@@ -146,7 +144,7 @@ def append_validation(store: ClientStore, trial: int, steps: int) -> None:
     log.close()
 
 
-def test_what_a_killed_worker_reported_is_there(client: Determined, store: ClientStore) -> None:
+def test_reports_of_killed_worker_are_read(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
     first, second = store.trial(number), store.trial(number)
     uuids = [store.checkpoint(trial, 10) for trial in (first, second)]
@@ -159,11 +157,11 @@ def test_what_a_killed_worker_reported_is_there(client: Determined, store: Clien
     assert report.metrics == {"loss": 0.5}
 
 
-def test_a_mistyped_metric_finds_nothing(client: Determined, store: ClientStore) -> None:
+def test_unknown_metric_is_an_error(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     store.checkpoint(store.trial(number), 10, {"loss": 1.0, "accuracy": 0.5})
     experiment = client.get_experiment(number)
-    with pytest.raises(NoCheckpointError, match=r"'acuracy'[\s\S]*there: accuracy, loss"):
+    with pytest.raises(NoCheckpointError, match=r"'acuracy'[\s\S]*metrics: accuracy, loss"):
         experiment.top_checkpoint("acuracy")
     with pytest.raises(AssertionError, match="acuracy"):
         experiment.top_n_checkpoints(3, sort_by="acuracy")
@@ -171,9 +169,7 @@ def test_a_mistyped_metric_finds_nothing(client: Determined, store: ClientStore)
         experiment.top_checkpoint("")
 
 
-def test_without_a_complete_checkpoint_there_is_no_best(
-    client: Determined, store: ClientStore
-) -> None:
+def test_no_complete_checkpoint_is_an_error(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     uuid = store.checkpoint(store.trial(number), 10, {"loss": 1.0})
     client.get_checkpoint(uuid).delete()
@@ -182,7 +178,7 @@ def test_without_a_complete_checkpoint_there_is_no_best(
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
-def test_a_limit_is_a_number_from_1(client: Determined, store: ClientStore, limit: int) -> None:
+def test_limit_must_be_positive(client: Determined, store: ClientStore, limit: int) -> None:
     experiment = client.get_experiment(store.experiment())
     with pytest.raises(InvalidArgumentError, match="limit is"):
         experiment.top_n_checkpoints(limit)
@@ -194,14 +190,14 @@ def test_lists_of_trials_are_complete_and_sorted(client: Determined, store: Clie
     store.database.set_trial_state(trials[3], ExperimentState.ERROR)
     store.database.count_restart(trials[1])
     experiment = client.get_experiment(number)
-    found = experiment.get_trials()
-    assert [trial.id for trial in found] == trials
-    assert [trial.hparams["rate"] for trial in found] == list(range(5))
+    listed = experiment.get_trials()
+    assert [trial.id for trial in listed] == trials
+    assert [trial.hparams["rate"] for trial in listed] == list(range(5))
     backwards = experiment.get_trials(order_by=OrderBy.DESC)
     assert [trial.id for trial in backwards] == trials[::-1]
     restarts = experiment.get_trials(TrialSortBy.RESTARTS, OrderBy.DESCENDING)
     assert restarts[0].id == trials[1]
-    # Those that have no end yet come last, in both directions.
+    # Trials without an end come last in both directions.
     for order in OrderBy:
         assert experiment.get_trials(TrialSortBy.END_TIME, order)[0].id == trials[3]
 
@@ -218,19 +214,19 @@ def test_wait_returns_how_it_ended(client: Determined, store: ClientStore) -> No
     timer.join()
 
 
-def test_wait_does_not_wait_for_ever(client: Determined, store: ClientStore) -> None:
+def test_wait_fails_when_nothing_runs(client: Determined, store: ClientStore) -> None:
     experiment = client.get_experiment(store.experiment(state=PAUSED))
-    with pytest.raises(ValueError, match="is paused, so there is nothing to wait for"):
+    with pytest.raises(ValueError, match="is paused, so it will not end"):
         experiment.wait()
     running = store.experiment(state=RUNNING)
     store.release_lock(running)
-    with pytest.raises(ExperimentPausedError, match="its process is gone"):
+    with pytest.raises(ExperimentPausedError, match="its process has exited"):
         client.get_experiment(running).wait()
     with pytest.raises(InvalidArgumentError, match="interval is 0"):
         experiment.wait(interval=0)
 
 
-def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:
+def test_await_first_trial(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
     timer = threading.Timer(0.1, store.trial, (number,))
     timer.start()
@@ -239,20 +235,20 @@ def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -
     over = store.experiment()
     with pytest.raises(RunError, match="is COMPLETED and has no trial"):
         client.get_experiment(over).await_first_trial()
-    gone = store.experiment(state=RUNNING)
-    store.release_lock(gone)
+    deleted = store.experiment(state=RUNNING)
+    store.release_lock(deleted)
     with pytest.raises(RunError, match="has no trial"):
-        client.get_experiment(gone).await_first_trial()
+        client.get_experiment(deleted).await_first_trial()
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel", "kill"])
-def test_a_runner_is_asked(client: Determined, store: ClientStore, action: str) -> None:
+def test_control_requests_reach_runner(client: Determined, store: ClientStore, action: str) -> None:
     number = store.experiment(state=RUNNING)
     getattr(client.get_experiment(number), action)()
     assert store.database.get_control_request(number) is Control(action)
 
 
-def test_without_a_runner_the_records_are_settled(client: Determined, store: ClientStore) -> None:
+def test_control_without_runner_updates_records(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
     store.release_lock(number)
     experiment = client.get_experiment(number)
@@ -277,24 +273,24 @@ def test_delete_leaves_nothing(client: Determined, store: ClientStore) -> None:
     number, other = store.experiment(), store.experiment()
     trial = store.trial(number)
     uuid = store.checkpoint(trial, 10, {"loss": 1.0})
-    kept = store.checkpoint(store.trial(other), 10, {"loss": 1.0})
+    checkpoint_uuid = store.checkpoint(store.trial(other), 10, {"loss": 1.0})
     save_secrets(store.home, number, {"checkpoint_storage": {"secret_key": "hush"}})
     experiment = client.get_experiment(number)
     experiment.delete()
     assert not store.files(uuid).exists()
     assert not (store.home / "experiments" / str(number)).exists()
-    for gone in (lambda: client.get_experiment(number), lambda: client.get_trial(trial)):
+    for deleted in (lambda: client.get_experiment(number), lambda: client.get_trial(trial)):
         with pytest.raises(NotFoundError):
-            gone()
+            deleted()
     with pytest.raises(NotFoundError):
         client.get_checkpoint(uuid)
-    assert store.files(kept).exists()
-    assert client.get_experiment(other).top_checkpoint().uuid == kept
+    assert store.files(checkpoint_uuid).exists()
+    assert client.get_experiment(other).top_checkpoint().uuid == checkpoint_uuid
     assert store.experiment() > other
 
 
 @pytest.mark.parametrize("action", ["delete", "cancel"])
-def test_a_runner_that_has_ended_and_is_not_gone_yet_is_waited_for(
+def test_delete_waits_for_exiting_runner(
     client: Determined, store: ClientStore, action: str
 ) -> None:
     number = store.experiment(state=PAUSED)
@@ -317,9 +313,11 @@ def test_a_runner_that_has_ended_and_is_not_gone_yet_is_waited_for(
     runner.join()
 
 
-def test_what_cannot_be_activated(client: Determined, store: ClientStore, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is complete: there is nothing to go on with"):
+def test_complete_experiment_cannot_be_activated(
+    client: Determined, store: ClientStore, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="is complete and cannot be resumed"):
         client.get_experiment(store.experiment()).activate()
     running = client.get_experiment(store.experiment(state=RUNNING))
-    running.activate()  # it runs already
+    running.activate()  # it is running already
     assert running.state is RUNNING

@@ -1,4 +1,4 @@
-"""`TrialReference`: choosing checkpoints, metrics and logs."""
+"""Test `TrialReference`: selecting checkpoints, metrics and logs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def test_one_that_is_not_there(client: Determined, store: ClientStore) -> None:
 
 @pytest.fixture
 def three(store: ClientStore) -> tuple[int, list[str]]:
-    """A trial and its checkpoints: a good one, the best one, and the latest one."""
+    """A trial with three checkpoints; the second is the best and the third is the latest."""
     trial = store.trial(store.experiment())
-    saved = [
+    saved_uuids = [
         store.checkpoint(trial, 10, {"loss": 0.2, "accuracy": 0.9}),
         store.checkpoint(trial, 20, {"loss": 0.1, "accuracy": 0.8}),
         store.checkpoint(trial, 30, {"loss": 0.3, "accuracy": math.nan}),
     ]
     other = store.trial(1)
     store.checkpoint(other, 40, {"loss": 0.0, "accuracy": 1.0})
-    return trial, saved
+    return trial, saved_uuids
 
 
 def test_one_checkpoint(client: Determined, three: tuple[int, list[str]]) -> None:
@@ -55,28 +55,33 @@ def test_one_checkpoint(client: Determined, three: tuple[int, list[str]]) -> Non
     trial = client.get_trial(number)
     assert trial.top_checkpoint().uuid == best
     assert trial.top_checkpoint(smaller_is_better=False).uuid == best
-    assert trial.top_checkpoint("accuracy").uuid == best  # smaller, as the experiment says
+    assert trial.top_checkpoint("accuracy").uuid == best  # smaller is better in the experiment
     assert trial.top_checkpoint("accuracy", smaller_is_better=False).uuid == first
     assert trial.select_checkpoint(latest=True).uuid == latest
     assert trial.select_checkpoint(best=True).uuid == best
-    chosen = trial.select_checkpoint(best=True, sort_by="accuracy", smaller_is_better=False)
-    assert chosen.uuid == first
+    selected_checkpoint = trial.select_checkpoint(
+        best=True, sort_by="accuracy", smaller_is_better=False
+    )
+    assert selected_checkpoint.uuid == first
     assert trial.select_checkpoint(uuid=first).uuid == first
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "exactly one of latest, best and uuid says which checkpoint is meant; given: none"),
-        ({"latest": True, "best": True}, "given: latest, best"),
-        ({"best": True, "uuid": "1"}, "given: best, uuid"),
-        ({"latest": True, "sort_by": "loss"}, "pass best=True with them, not latest"),
-        ({"uuid": "1", "smaller_is_better": False}, "pass best=True with them, not uuid"),
+        ({}, "expected exactly one of latest, best and uuid, got none"),
+        ({"latest": True, "best": True}, "got latest, best"),
+        ({"best": True, "uuid": "1"}, "got best, uuid"),
+        ({"latest": True, "sort_by": "loss"}, "require best=True and cannot be used with latest"),
+        (
+            {"uuid": "1", "smaller_is_better": False},
+            "require best=True and cannot be used with uuid",
+        ),
         ({"uuid": ""}, "uuid is ''"),
     ],
 )
 @pytest.mark.parametrize("documented", [AssertionError, ValueError])
-def test_what_does_not_go_together(
+def test_conflicting_arguments_are_rejected(
     client: Determined,
     three: tuple[int, list[str]],
     arguments: dict[str, Any],
@@ -88,7 +93,7 @@ def test_what_does_not_go_together(
 
 
 @pytest.mark.parametrize("documented", [AssertionError, ValueError, NotFoundError])
-def test_a_trial_without_checkpoints(
+def test_trial_without_checkpoints_is_an_error(
     client: Determined, store: ClientStore, documented: type[Exception]
 ) -> None:
     trial = client.get_trial(store.trial(store.experiment()))
@@ -101,20 +106,22 @@ def test_a_trial_without_checkpoints(
     assert trial.get_checkpoints() == []
 
 
-def test_the_best_of_none_with_the_metric(client: Determined, store: ClientStore) -> None:
+def test_best_without_metric_is_an_error(client: Determined, store: ClientStore) -> None:
     trial = store.trial(store.experiment())
     uuid = store.checkpoint(trial, 10)
     reference = client.get_trial(trial)
-    with pytest.raises(NoCheckpointError, match="None of the trials was validated"):
+    with pytest.raises(NoCheckpointError, match="No checkpoint has been validated"):
         reference.select_checkpoint(best=True)
     assert reference.select_checkpoint(latest=True).uuid == uuid
 
 
-def test_a_checkpoint_of_another_trial(client: Determined, three: tuple[int, list[str]]) -> None:
-    number, saved = three
+def test_checkpoint_of_other_trial_is_an_error(
+    client: Determined, three: tuple[int, list[str]]
+) -> None:
+    number, saved_uuids = three
     other = client.get_trial(number + 1)
-    with pytest.raises(NoCheckpointError, match=f"is of trial {number}, not of trial"):
-        other.select_checkpoint(uuid=saved[0])
+    with pytest.raises(NoCheckpointError, match=f"belongs to trial {number}, not to trial"):
+        other.select_checkpoint(uuid=saved_uuids[0])
     with pytest.raises(NotFoundError, match="no checkpoint 'x'"):
         other.select_checkpoint(uuid="x")
 
@@ -131,7 +138,7 @@ def test_all_checkpoints(client: Determined, three: tuple[int, list[str]]) -> No
     assert uuids(trial.get_checkpoints(by.END_TIME, OrderBy.DESC)) == [latest, best, first]
     assert uuids(trial.get_checkpoints(by.UUID)) == sorted([first, best, latest])
     assert uuids(trial.get_checkpoints(by.SEARCHER_METRIC, OrderBy.DESC)) == [latest, first, best]
-    with pytest.raises(AssertionError, match="order_by is given without sort_by"):
+    with pytest.raises(AssertionError, match="order_by requires sort_by"):
         trial.get_checkpoints(order_by=OrderBy.ASC)
 
 
@@ -183,7 +190,7 @@ def test_logs(client: Determined, store: ClientStore) -> None:
             trial.logs(**wrong)  # type: ignore[arg-type]  # of several kinds
 
 
-def test_logs_are_followed_until_the_trial_is_over(client: Determined, store: ClientStore) -> None:
+def test_logs_are_followed_until_trial_ends(client: Determined, store: ClientStore) -> None:
     experiment = store.experiment(state=RUNNING)
     number = store.trial(experiment)
     store.database.set_trial_state(number, RUNNING)
@@ -205,7 +212,7 @@ def test_logs_are_followed_until_the_trial_is_over(client: Determined, store: Cl
     log.close()
 
 
-def test_metrics_are_a_table_of_pandas(client: Determined, store: ClientStore) -> None:
+def test_metrics_frame_is_dataframe(client: Determined, store: ClientStore) -> None:
     trial = store.trial(store.experiment())
     store.report(trial, 10, {"loss": 0.5})
     store.report(trial, 20, {"loss": 0.25, "accuracy": 0.75})
@@ -215,11 +222,11 @@ def test_metrics_are_a_table_of_pandas(client: Determined, store: ClientStore) -
     assert list(table["loss"]) == [0.5, 0.25]
     assert table["accuracy"].isna().tolist() == [True, False]
     assert client.get_trial(trial).metrics_frame("training").empty
-    with pytest.raises(InvalidArgumentError, match="'test' is no kind of reports"):
+    with pytest.raises(InvalidArgumentError, match="unknown report kind 'test'"):
         client.get_trial(trial).metrics_frame("test")
 
 
-def test_pandas_is_asked_for_where_it_is_missing(
+def test_missing_pandas_is_reported(
     client: Determined, store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -228,7 +235,7 @@ def test_pandas_is_asked_for_where_it_is_missing(
         trial.metrics_frame()
 
 
-def test_the_only_trial_can_be_killed(client: Determined, store: ClientStore) -> None:
+def test_only_trial_can_be_killed(client: Determined, store: ClientStore) -> None:
     experiment = store.experiment(state=RUNNING)
     trial = client.get_trial(store.trial(experiment))
     trial.kill()
@@ -236,7 +243,7 @@ def test_the_only_trial_can_be_killed(client: Determined, store: ClientStore) ->
 
 
 @pytest.mark.parametrize("action", ["cancel", "kill"])
-def test_a_trial_of_a_search_is_ended_alone(
+def test_trial_of_search_is_ended_separately(
     client: Determined, store: ClientStore, action: str
 ) -> None:
     experiment = store.experiment(state=RUNNING, searcher={"name": "random"})

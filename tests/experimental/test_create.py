@@ -1,4 +1,4 @@
-"""`create` from scripts and modules: real runs of the toy framework, in processes of their own."""
+"""Test `create` in scripts and modules with real runs of the toy framework."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Net(ToyTrial):
     pause_s = 0.0
 
     def build_data(self):
-        # A trial starts no experiment of its own.
+        # A trial does not start another experiment.
         assert create(Net, local=True) is None
         print("trial in", os.getcwd(), __name__, flush=True)
         x = np.random.default_rng(3).normal(size=(SIZE, 3))
@@ -91,8 +91,8 @@ def write(detcore: Detcore, name: str, *parts: str) -> None:
     path.with_name("sizes.py").write_text("SIZE = 96\n")
 
 
-def test_a_search_from_a_script_without_main_guard(detcore: Detcore) -> None:
-    """In a folder below the current one, its name no identifier, and code after the call."""
+def test_create_runs_search_without_main_guard(detcore: Detcore) -> None:
+    """A script in a subdirectory whose name is not an identifier, with code after the call."""
     config = {
         "hyperparameters": {
             "global_batch_size": 8,
@@ -122,8 +122,8 @@ def test_a_search_from_a_script_without_main_guard(detcore: Detcore) -> None:
     assert (first.parent / "code" / "scripts" / "my-train.py").exists()
 
 
-def test_one_batch_of_a_class_of_another_module_with_another_folder(detcore: Detcore) -> None:
-    """The configuration is a file, and what is below the main guard does not reach the trials."""
+def test_create_tests_class_of_other_directory(detcore: Detcore) -> None:
+    """The configuration is a file, and trials do not run code below the main guard."""
     write(detcore, "code/model_def.py", MODEL)
     write(
         detcore,
@@ -146,13 +146,13 @@ def test_one_batch_of_a_class_of_another_module_with_another_folder(detcore: Det
     assert f"trial in {Path(code).resolve()} model_def" in finished.stdout
     assert "batch 1: validation" in finished.stdout
     assert len(detcore.committed()) == 1
-    # From a folder that the class cannot be imported from.
+    # The class cannot be imported from this folder.
     finished = run(detcore, f"{code}/start.py", path, ".", cwd="elsewhere")
     assert finished.code == 1
     assert f"Pass context_dir={str(Path(code))!r}" in finished.stderr
 
 
-def test_what_fails_raises_and_an_interrupt_can_be_resumed(detcore: Detcore) -> None:
+def test_create_raises_and_can_be_resumed(detcore: Detcore) -> None:
     config: dict[str, Any] = {"hyperparameters": HYPERPARAMETERS, "scheduling_unit": 2}
     config["max_restarts"] = 0
     config["searcher"] = {"max_length": {"batches": 100_000}}
@@ -178,15 +178,15 @@ def test_what_fails_raises_and_an_interrupt_can_be_resumed(detcore: Detcore) -> 
             break
     detcore.wait_for(lambda: any("loss" in p.read_text() for p in detcore.home.rglob("events-*")))
     process.send_signal(signal.SIGINT)
-    rest, stderr = process.communicate(timeout=120)
-    output = "".join(lines) + rest
+    remaining_output, stderr = process.communicate(timeout=120)
+    output = "".join(lines) + remaining_output
     assert process.returncode == 75, output + stderr
     assert "told: experiment 1 failed: " in output
     assert "ZeroDivisionError: the user's own mistake" in output
     assert "experiment 2 was interrupted; resume with: detcore run --resume 2" in output
 
 
-def test_the_script_of_a_run_is_its_trial(detcore: Detcore) -> None:
+def test_script_of_run_trains_its_trial(detcore: Detcore) -> None:
     model = MODEL.replace("assert create(Net, local=True) is None", "pass")
     write(detcore, "train.py", model, 'create(Net, {"hyperparameters": {"ignored": 1}})')
     path = detcore.config(entrypoint="python3 train.py", searcher__max_length={"batches": 12})
@@ -199,12 +199,12 @@ def test_the_script_of_a_run_is_its_trial(detcore: Detcore) -> None:
 
 
 class Here(Trial):
-    """Of a module that was imported; no plugin trains it."""
+    """A class of an imported module that no plugin trains."""
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
-    """A class of a module that was imported, and that the toy plugin trains."""
+    """A class of an imported module that the toy plugin trains."""
     monkeypatch.syspath_prepend(str(TOY_PLUGIN))
     monkeypatch.setenv("DETCORE_HOME", "/no/where")
     toy_trial: type[Trial] = importlib.import_module("detcore_toy").ToyTrial
@@ -215,7 +215,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
     ("given", "error", "words"),
     [
         ({}, InvalidExperimentError, "(?s)needs context_dir.*pass local=True"),
-        ({"context_dir": "."}, ConfigError, "(?s)which one is not said.*pass local=True"),
+        ({"context_dir": "."}, ConfigError, "(?s)needs the address of a server.*pass local=True"),
         ({"context_dir": "/no/where", "test": True}, ConfigError, "context_dir is '/no/where'"),
         ({"context_dir": ".", "master_url": "ftp://host"}, ConfigError, "address of a server"),
         ({"local": 1}, ConfigError, r"local is 1 \(int\)"),
@@ -227,7 +227,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
         ({"local": True, "config": {"searchr": 1}}, ConfigError, "(?s)searchr.*searcher"),
     ],
 )
-def test_wrong_arguments(
+def test_create_rejects_wrong_arguments(
     toy: type[Trial], given: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -237,7 +237,7 @@ def test_wrong_arguments(
 def test_importing_a_class_ends_at_create(
     toy: type[Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a checkpoint is loaded: no experiment is started, and the module is whole."""
+    """Loading a checkpoint imports the whole module and starts no experiment."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "deep").mkdir()
     source = (
@@ -254,10 +254,10 @@ def test_importing_a_class_ends_at_create(
     with pytest.raises(InvalidExperimentError, match=r"before it defines the class 'Second'"):
         import_trial_class("deep/two-classes.py:Second", tmp_path)
     for entrypoint in ("deep/two-classes.py:First", "two_classes:First"):
-        found: Any = import_trial_class(entrypoint, tmp_path)
-        assert found.value == 7
-        assert vars(sys.modules[found.__module__])["First"] is found
-        assert import_trial_class(entrypoint, tmp_path) is found
+        trial_class: Any = import_trial_class(entrypoint, tmp_path)
+        assert trial_class.value == 7
+        assert vars(sys.modules[trial_class.__module__])["First"] is trial_class
+        assert import_trial_class(entrypoint, tmp_path) is trial_class
     with pytest.raises(InvalidExperimentError, match=r"the file .* does not exist"):
         import_trial_class("deep/three.py:First", tmp_path)
     sys.path[:] = path
@@ -265,15 +265,15 @@ def test_importing_a_class_ends_at_create(
         del sys.modules[name]
 
 
-def test_a_class_that_others_cannot_import(tmp_path: Path) -> None:
+def test_unimportable_class_is_rejected(tmp_path: Path) -> None:
     class Inside(Trial):
         pass
 
-    with pytest.raises(InvalidExperimentError, match="inside of a function"):
+    with pytest.raises(InvalidExperimentError, match="inside a function"):
         find_class(Inside, tmp_path)
 
 
-def test_only_the_main_thread_can_take_note_of_signals() -> None:
+def test_create_requires_main_thread() -> None:
     caught: list[BaseException] = []
 
     def call() -> None:
@@ -288,7 +288,7 @@ def test_only_the_main_thread_can_take_note_of_signals() -> None:
     assert "main thread" in str(caught[0])
 
 
-def test_a_class_typed_at_the_prompt_is_refused(detcore: Detcore) -> None:
+def test_class_typed_at_prompt_is_rejected(detcore: Detcore) -> None:
     typed = (
         "from detcore_toy import ToyTrial; from detcore.client import create\n"
         "class Net(ToyTrial): pass\n\n"

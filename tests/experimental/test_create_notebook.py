@@ -1,4 +1,4 @@
-"""`create` from cells of a real Jupyter kernel."""
+"""Test `create` in cells of a Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELLS = [
     """def make():
     x = np.random.default_rng(3).normal(size=(SIZE, 3))
     return x, x @ np.array([1.0, -2.0, 0.5])""",
-    # Run again after a mistake, as one does.
+    # Run again after a mistake.
     """class Net(ToyTrial):
     def build_data(self):
         print("in the trial", __name__, flush=True)
@@ -41,17 +41,17 @@ def kernel(tmp_path: Path) -> Iterator[RunCell]:
         yield run
 
 
-def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: RunCell, tmp_path: Path) -> None:
+def test_create_accepts_class_of_notebook_cell(kernel: RunCell, tmp_path: Path) -> None:
     *before, last = CELLS
     for cell in before:
         kernel(cell)
     reply, output = kernel(last)
     assert reply["status"] == "ok", (reply, output)
     assert "experiment 1 __main__" in output
-    # As Jupyter shows the last value of a cell.
-    _, drawn = kernel("print(get_ipython().display_formatter.format(experiment)[0]['text/html'])")
-    assert len(Page(drawn.strip()).drawings()) == 2
-    assert "Experiment 1" in drawn
+    # Jupyter shows the last value of a cell like this.
+    _, html = kernel("print(get_ipython().display_formatter.format(experiment)[0]['text/html'])")
+    assert len(Page(html.strip()).drawings()) == 2
+    assert "Experiment 1" in html
     (module,) = (tmp_path / "notebook").glob("*.py")
     assert f"the trials import Net from {module.resolve()}" in output
     assert output.count(f"in the trial {module.stem}") == 2
@@ -64,7 +64,7 @@ def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: RunCell, tmp_p
     reply, output = kernel(AGAIN)
     assert reply["ename"] == "RunError", output
     assert "unknown hyperparameter 'learning_rate'" in output
-    (kept,) = (tmp_path / "notebook" / "kept").glob("*/trial.json")
-    assert f"saved {kept.parent.name}" in output
-    assert json.loads(kept.read_text())["trial_class"] == f"{module.stem}:Net"
+    (trial_file,) = (tmp_path / "notebook" / "kept").glob("*/trial.json")
+    assert f"saved {trial_file.parent.name}" in output
+    assert json.loads(trial_file.read_text())["trial_class"] == f"{module.stem}:Net"
     assert list((tmp_path / "notebook").glob("*.py")) == [module]

@@ -1,4 +1,4 @@
-"""`detcore.experimental`: light to import, and clear about the plugin that it needs."""
+"""Test that `detcore.experimental` imports little and names the plugin that it needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def detcore_register_framework():
         "from detcore.experimental import create_trial_instance; init = create_trial_instance",
     ],
 )
-def test_every_way_to_import_it_is_light(statement: str) -> None:
+def test_experimental_import_is_light(statement: str) -> None:
     result = run_python(
         "-c",
         f"import sys\n{statement}\nassert callable(init)\n"
@@ -52,7 +52,7 @@ except PluginNotFoundError as error:
 
 
 def call(*sites: Path) -> str:
-    # The plugins that this environment happens to have stay out.
+    # Installed plugins are not loaded.
     result = run_python("-c", CALL, sites=sites, variables={"DETCORE_PLUGINS": "fake"})
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -71,23 +71,23 @@ def plugin(tmp_path: Path, init: str | None, requires: tuple[str, ...] = ()) -> 
     return tmp_path
 
 
-def test_it_calls_what_the_plugin_registered(tmp_path: Path) -> None:
-    told = call(plugin(tmp_path, "detcore_fake.native:init"))
-    assert told.strip() == "('called', ('a',), {'test': True})"
+def test_init_calls_registered_function(tmp_path: Path) -> None:
+    output = call(plugin(tmp_path, "detcore_fake.native:init"))
+    assert output.strip() == "('called', ('a',), {'test': True})"
 
 
-def test_what_the_framework_needs_is_looked_for_first(tmp_path: Path) -> None:
-    told = call(plugin(tmp_path, "detcore_fake.native:init", ("no_such_library",)))
-    assert "needs 'no_such_library'" in told
-    assert "pip install it" in told
+def test_init_checks_requirements_first(tmp_path: Path) -> None:
+    output = call(plugin(tmp_path, "detcore_fake.native:init", ("no_such_library",)))
+    assert "needs 'no_such_library'" in output
+    assert "pip install it" in output
 
 
 def test_a_plugin_without_native_form(tmp_path: Path) -> None:
-    told = call(plugin(tmp_path, None))
-    assert "no installed plugin provides detcore.experimental.estimator.init" in told
+    output = call(plugin(tmp_path, None))
+    assert "no installed plugin provides detcore.experimental.estimator.init" in output
 
 
-def test_without_the_plugin_it_says_how_to_install_it() -> None:
-    told = call()
-    assert "no installed plugin provides detcore.experimental.estimator.init" in told
-    assert "pip install detcore-estimator" in told
+def test_missing_plugin_error_has_pip_command() -> None:
+    output = call()
+    assert "no installed plugin provides detcore.experimental.estimator.init" in output
+    assert "pip install detcore-estimator" in output

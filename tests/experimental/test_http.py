@@ -1,4 +1,4 @@
-"""What only a client over HTTP can get wrong: names in paths, numbers, lists in parts, outages."""
+"""Test the client over HTTP: names in paths, numbers, paged lists and outages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from detcore.records import MetricRecord
 
 @pytest.fixture
 def pair(store: ClientStore, face: Any) -> Iterator[tuple[Transport, Transport]]:
-    """The records as they are, and behind a server."""
+    """A client that reads the records directly, and a client of their server."""
     near = EmbeddedTransport(read_environment())
     far = HttpTransport(Session(face.url, face.token))
     yield near, far
@@ -59,7 +59,7 @@ def behind_proxy(store: ClientStore, face: Any) -> Iterator[tuple[Determined, Fa
 
 
 def told(call: Any) -> tuple[type, str]:
-    """Return an error's class and message, without the place of the records."""
+    """Return the class and message of an error, without the address of the records."""
     with pytest.raises(DetcoreError) as caught:
         call()
     return type(caught.value), re.sub(
@@ -68,13 +68,13 @@ def told(call: Any) -> tuple[type, str]:
 
 
 def refused_alike(pair: tuple[Transport, Transport], call: Callable[[Any], object]) -> type:
-    """Return the class of an error that both raise with the same message."""
+    """Return the class of the error that both clients raise with the same message."""
     near, far = (told(functools.partial(call, one)) for one in pair)
     assert far == near
     return near[0]
 
 
-# -- names ----------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 ODD = [
     "a/b", "..", ".", "../../experiments/1", "%2F", "a%2Fb", "a?b=c#d", "a b", " a", "é ü 模型 🚀",
@@ -85,14 +85,18 @@ ODD = [
 def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
     near, far = cast("Any", pair[0]), cast("Any", pair[1])
     for name in ODD:
-        made = far.create_model(name, name, {name: name}, [name])
-        assert made["name"] == name
-        assert far.get_model(name) == near.get_model(name) == far.get_model(made["id"])
-        asked: dict[str, Any] = {
+        created_model = far.create_model(name, name, {name: name}, [name])
+        assert created_model["name"] == name
+        assert far.get_model(name) == near.get_model(name) == far.get_model(created_model["id"])
+        query: dict[str, Any] = {
             "sort_by": 1, "order_by": 1, "description": name, "labels": [name], "archived": False,
             "limit": None, "offset": 0,
         }  # fmt: skip
-        assert far.list_models(name=name, **asked) == near.list_models(name=name, **asked) == [made]
+        assert (
+            far.list_models(name=name, **query)
+            == near.list_models(name=name, **query)
+            == [created_model]
+        )
         assert far.update_model(name, description="new", labels=None)["description"] == "new"
         assert far.remove_model_metadata(name, [name])["metadata"] == {}
         assert far.get_version(name, 0) is None
@@ -101,18 +105,18 @@ def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 600])
-def test_names_are_refused_alike(pair: tuple[Transport, Transport], name: str) -> None:
+def test_invalid_names_are_rejected_by_both(pair: tuple[Transport, Transport], name: str) -> None:
     assert refused_alike(pair, lambda one: one.create_model(name, "", {}, [])) is ConfigError
     refused_alike(pair, lambda one: one.get_model(name))
 
 
 @pytest.mark.parametrize("uuid", [*ODD, "", "nothing", "x" * 5000])
-def test_uuids_are_refused_alike(
+def test_invalid_uuids_are_rejected_by_both(
     store: ClientStore, pair: tuple[Transport, Transport], uuid: str
 ) -> None:
-    known = store.one_checkpoint()
+    checkpoint_uuid = store.one_checkpoint()
     near, far = pair
-    if uuid and str(known).startswith(uuid):  # the beginning of a UUID names it
+    if uuid and str(checkpoint_uuid).startswith(uuid):  # a prefix of a UUID is accepted
         uuid = "1"
     if uuid:
         refused_alike(pair, lambda one: one.get_checkpoint(uuid))
@@ -130,9 +134,7 @@ def test_uuids_are_refused_alike(
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**31, 2**63 - 1, 2**63, 10**30])
-def test_numbers_of_records_are_refused_alike(
-    pair: tuple[Transport, Transport], number: int
-) -> None:
+def test_invalid_ids_are_rejected_by_both(pair: tuple[Transport, Transport], number: int) -> None:
     for call in (
         lambda one: one.get_experiment(number),
         lambda one: one.get_trial(number),
@@ -143,7 +145,7 @@ def test_numbers_of_records_are_refused_alike(
         refused_alike(pair, call)
 
 
-def test_labels_and_notes_of_a_trial_are_written_alike(
+def test_labels_and_notes_are_written_by_both(
     store: ClientStore, pair: tuple[Transport, Transport]
 ) -> None:
     documents = []
@@ -164,14 +166,12 @@ def test_labels_and_notes_of_a_trial_are_written_alike(
             change(bad)
 
 
-# -- numbers --------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 SPECIAL = {"a": math.inf, "b": -math.inf, "c": 0.1 + 0.2, "d": -0.0, "e": 1e-320, "f": 2**70}
 
 
-def test_every_number_arrives_as_it_was(
-    store: ClientStore, pair: tuple[Transport, Transport]
-) -> None:
+def test_http_preserves_numbers(store: ClientStore, pair: tuple[Transport, Transport]) -> None:
     trial = store.trial(store.experiment(lr=math.inf, text="NaN"), rate=-math.inf)
     batches: list[Mapping[str, Any]] = [{"loss": math.nan}, {"loss": 1.5}]
     record = MetricRecord(
@@ -184,7 +184,7 @@ def test_every_number_arrives_as_it_was(
         uuid, {"x": math.inf, "$number": 3, "only": {"$number": "NaN"}, "half": "\ud83d"}
     )
     near, far = pair
-    # repr tells -0.0 from 0.0, 1 from 1.0, and is the same of every NaN.
+    # repr distinguishes -0.0 from 0.0 and 1 from 1.0, and is equal for every NaN.
     calls: list[Callable[[Transport], object]] = [
         lambda one: one.get_experiment(1),
         lambda one: one.get_trial(trial),
@@ -209,12 +209,12 @@ def test_every_number_arrives_as_it_was(
         {"a": "NaN", "$number": None}, {},
     ],
 )  # fmt: skip
-def test_special_numbers_survive_the_way(value: Any) -> None:
+def test_http_preserves_special_numbers(value: Any) -> None:
     encoded = json.loads(json.dumps(encode_value(value), allow_nan=False))
     assert decode_value(encoded) == value
 
 
-# -- lists ----------------------------------------------------------------------------------------
+# -- lists -----------------------------------------------------------------------------------------
 
 
 def test_lists_longer_than_an_answer_are_complete(
@@ -232,20 +232,20 @@ def test_lists_longer_than_an_answer_are_complete(
     expected = near.list_metrics(trial, "validation")
     assert far.list_metrics(trial, "validation") == expected
     with Determined(transport=far) as client:
-        found = client.get_trial(trial).stream_validation_metrics()
-        assert [report.steps_completed for report in found] == list(range(2 * PARTS + 1))
+        metrics = client.get_trial(trial).stream_validation_metrics()
+        assert [report.steps_completed for report in metrics] == list(range(2 * PARTS + 1))
 
 
-# -- outages --------------------------------------------------------------------------------------
+# -- outages ---------------------------------------------------------------------------------------
 
 
 def some(*faults: str) -> Callable[[str, str], str | None]:
-    """Return what does these things to the next requests, and nothing to others."""
-    left = iter(faults)
-    return lambda method, target: next(left, None)
+    """Return a function that applies the faults to the next requests, one each."""
+    remaining_faults = iter(faults)
+    return lambda method, target: next(remaining_faults, None)
 
 
-def test_questions_are_asked_again_and_changes_are_not(
+def test_reads_are_retried_and_changes_are_not(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy]
 ) -> None:
     client, proxy = behind_proxy
@@ -256,17 +256,17 @@ def test_questions_are_asked_again_and_changes_are_not(
         assert experiment.state == "COMPLETED"
     proxy.always("reset after", "POST")
     before = len(proxy.seen)
-    with pytest.raises(ServerUnavailableError, match="does not answer"):
+    with pytest.raises(ServerUnavailableError, match="does not respond"):
         client.create_model("n")
     assert len(proxy.seen) == before + 1
     proxy.choose = lambda method, target: None
-    assert client.get_model("n").name == "n"  # it was done: asked twice, it would be an error
+    assert client.get_model("n").name == "n"  # a second request would be an error
     proxy.choose = some("reset after")
-    model.add_metadata({"a": 1})  # the same however often it is done
+    model.add_metadata({"a": 1})  # repeating it has no effect
     assert client.get_model("m").metadata == {"a": 1}
 
 
-def test_a_download_goes_on_where_it_broke_off(
+def test_download_continues_after_interruption(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy]
 ) -> None:
     client, proxy = behind_proxy
@@ -327,7 +327,7 @@ def test_only_files_of_the_checkpoint_are_sent(
         assert b"".join(pieces) == b""
 
 
-def test_event_files_are_copied_and_nothing_else(
+def test_only_event_files_are_copied(
     store: ClientStore, pair: tuple[Transport, Transport], face: Any, tmp_path: Path
 ) -> None:
     number = store.trial(store.experiment())
@@ -355,7 +355,7 @@ def test_event_files_are_copied_and_nothing_else(
     grown.write_bytes(b"0123456789abc")
     trial.download_event_files(target)
     assert (target / "tensorboard" / "a.tfevents.1").read_bytes() == b"0123456789abc"
-    grown.write_bytes(b"new")  # another file of that name
+    grown.write_bytes(b"new")  # another file with the same name
     trial.download_event_files(target)
     assert (target / "tensorboard" / "a.tfevents.1").read_bytes() == b"new"
     session = Session(face.url, face.token)
@@ -369,7 +369,7 @@ def test_event_files_are_copied_and_nothing_else(
             )
 
 
-def test_a_trial_without_event_files_says_so(
+def test_missing_event_files_are_reported(
     pair: tuple[Transport, Transport], store: ClientStore
 ) -> None:
     number = store.database.create_trial(experiment_id=store.experiment(), hparams={}, seed=0)
@@ -395,7 +395,9 @@ def test_many_threads_share_a_client(store: ClientStore, pair: tuple[Transport, 
     assert not wrong
 
 
-def test_a_forked_child_goes_on(store: ClientStore, pair: tuple[Transport, Transport]) -> None:
+def test_client_works_in_forked_child(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
     number, far = store.experiment(), pair[1]
     assert far.get_experiment(number)["id"] == number
     child = os.fork()
@@ -410,30 +412,28 @@ def test_a_forked_child_goes_on(store: ClientStore, pair: tuple[Transport, Trans
     assert far.get_experiment(number)["id"] == number
 
 
-# -- answers that are none ------------------------------------------------------------------------
+# -- invalid answers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "answer",
     [None, [], "text", {}, {"id": 1, "experiment_id": 1, "state": "ERROR"}],
 )
-def test_a_wrong_answer_is_named(answer: Any) -> None:
-    with pytest.raises(ServerRefusedError, match="what is no trial: it"):
+def test_invalid_answer_is_reported(answer: Any) -> None:
+    with pytest.raises(ServerRefusedError, match="is not a valid trial: missing fields"):
         read_document("trial", answer)
 
 
-def test_what_a_newer_server_adds_is_left_out() -> None:
+def test_unknown_fields_of_server_are_ignored() -> None:
     line = {"at": 1.5, "run": 1, "rank": 0, "stream": "stdout", "text": "x"}
     log = {"lines": [{**line, "colour": "red"}], "position": 3, "is_over": False, "more": 1}
     assert read_document("log", log) == {"lines": [line], "position": 3, "is_over": False}
 
 
-# -- who may --------------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------
 
 
-def test_only_its_owner_or_an_administrator_deletes_a_checkpoint(
-    store: ClientStore, face: Any
-) -> None:
+def test_only_owner_or_admin_deletes_checkpoint(store: ClientStore, face: Any) -> None:
     uuid = store.one_checkpoint()
     token = make_token(read_environment().database_url, user="mallory", is_admin=False)
     with Determined(transport=HttpTransport(Session(face.url, token))) as client:

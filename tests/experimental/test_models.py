@@ -1,4 +1,4 @@
-"""The model registry through the client."""
+"""Test the model registry through the client."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_create_and_get(client: Determined, store: ClientStore) -> None:
         {"name": "m", "labels": "vision"},
     ],
 )
-def test_what_is_no_model(
+def test_invalid_model_is_rejected(
     client: Determined, store: ClientStore, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"name is|metadata|labels is"):
@@ -50,7 +50,7 @@ def test_what_is_no_model(
     assert client.get_models() == []
 
 
-def test_a_model_as_the_documents_make_it(store: ClientStore) -> None:
+def test_model_accepts_documented_arguments(store: ClientStore) -> None:
     with Determined() as client:
         client.create_model("digits", metadata={"a": 1})
     model = Model("digits", "", None, None, {}, "")
@@ -62,11 +62,11 @@ def test_a_model_as_the_documents_make_it(store: ClientStore) -> None:
     model._transport.close()
 
 
-# -- lists ----------------------------------------------------------------------------------------
+# -- lists -----------------------------------------------------------------------------------------
 
 
 def test_models_are_listed(client: Determined, store: ClientStore) -> None:
-    for name, labels in (("b", ["odd"]), ("C", []), ("a", ["odd"])):  # more than a page has
+    for name, labels in (("b", ["odd"]), ("C", []), ("a", ["odd"])):  # more than one page
         client.create_model(name, f"Number {name}", labels=labels)
 
     def names(**which: Any) -> list[str]:
@@ -90,7 +90,7 @@ def test_enumerations_have_the_documented_names() -> None:
     assert [ModelOrderBy[name].value for name in ("DESC", "DESCENDING")] == [2, 2]
 
 
-# -- versions -------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 
 def test_versions(client: Determined, store: ClientStore) -> None:
@@ -119,7 +119,7 @@ def test_versions(client: Determined, store: ClientStore) -> None:
             model.get_version(wrong)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_registered(client: Determined, store: ClientStore) -> None:
+def test_unreadable_checkpoint_is_not_registered(client: Determined, store: ClientStore) -> None:
     model = client.create_model("digits")
     updated = model.last_updated_time
     with pytest.raises(NotFoundError, match="no checkpoint 'x' is recorded"):
@@ -134,7 +134,7 @@ def test_what_cannot_be_registered(client: Determined, store: ClientStore) -> No
     assert model.get_version() is None
 
 
-# -- changes --------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def test_metadata_is_merged_and_removed(client: Determined, store: ClientStore) -> None:
@@ -145,9 +145,9 @@ def test_metadata_is_merged_and_removed(client: Determined, store: ClientStore) 
     model.remove_metadata(["a", "never"])
     assert model.metadata == client.get_model("digits").metadata == {"b": 2, "theirs": 1}
     for wrong in ("b", [1], None):
-        with pytest.raises(ValueError, match="expected a list of texts"):
+        with pytest.raises(ValueError, match="expected a list of strings"):
             model.remove_metadata(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cannot be kept as JSON"):
+    with pytest.raises(ValueError, match="cannot be stored as JSON"):
         model.add_metadata({"a": {1, 2}})
     assert model.metadata == {"b": 2, "theirs": 1}
 
@@ -157,8 +157,8 @@ def test_description_and_labels(client: Determined, store: ClientStore) -> None:
     model.set_description("new")
     model.set_labels(["b", "c"])
     same = client.get_model("digits")
-    for found in (model, same):
-        assert (found.description, found.labels) == ("new", ["b", "c"])
+    for model_object in (model, same):
+        assert (model_object.description, model_object.labels) == ("new", ["b", "c"])
     with pytest.raises(ValueError, match="labels is 'b'"):
         model.set_labels("b")
     with pytest.raises(ValueError, match="description is None"):
@@ -166,7 +166,7 @@ def test_description_and_labels(client: Determined, store: ClientStore) -> None:
     assert (model.description, model.labels) == ("new", ["b", "c"])
 
 
-def test_an_archived_model_is_not_changed(client: Determined, store: ClientStore) -> None:
+def test_archived_model_cannot_be_changed(client: Determined, store: ClientStore) -> None:
     uuid = store.one_checkpoint()
     model = client.create_model("digits", "old", {"a": 1})
     other = client.get_model("digits")
@@ -183,7 +183,7 @@ def test_an_archived_model_is_not_changed(client: Determined, store: ClientStore
     for change in changes:
         with pytest.raises(DatabaseError, match="is archived"):
             change()
-    # What the store refused did not change the object either.
+    # The rejected calls did not change the object.
     assert (model.to_json(), model.labels, model.num_versions) == (before, [], 0)
     model.unarchive()
     for change in changes:
@@ -199,7 +199,7 @@ def test_delete(client: Determined, store: ClientStore) -> None:
     assert client.get_models() == []
     with pytest.raises(NotFoundError, match="is registered"):
         model.add_metadata({"a": 1})
-    # A model of the same name is another one.
+    # A new model with the same name is a different model.
     client.create_model("digits")
     with pytest.raises(NotFoundError, match="is registered"):
         model.set_description("mine")

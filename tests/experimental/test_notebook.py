@@ -1,4 +1,4 @@
-"""How objects of the client show themselves in a notebook."""
+"""Test the HTML of client objects in a notebook."""
 
 from __future__ import annotations
 
@@ -18,29 +18,27 @@ HOSTILE = "</style></div><script>alert('1')</script>\"'><img src=x onerror=alert
 
 
 def shown(thing: Any) -> Page:
-    """Return what Jupyter asks an object for, parsed: nothing loads, and nothing is a script."""
+    """Return the parsed HTML of an object. It loads nothing and has no script."""
     html = thing._repr_html_()
     page = Page(html)
     style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
     while "{" in (inner := re.sub(r"(?<=\{)([^{}]*)\{[^{}]*\}", r"\1", style)) and inner != style:
-        style = inner  # without the rules inside of others
+        style = inner  # without nested rules
     for selector in re.findall(r"(?:^|\})([^{}]+)\{", style):
         assert ".detcore" in selector or selector.startswith("@media"), selector
     return page
 
 
-def test_an_experiment_has_curves_and_its_best_trials(
-    client: Determined, store: ClientStore
-) -> None:
+def test_experiment_html_has_curves_and_trials(client: Determined, store: ClientStore) -> None:
     page = shown(client.get_experiment(add_search(store.database, 3, 20)))
     for text in ("Experiment 1: digits", "val_loss (validation)", "Trials, the best first"):
         assert text in page.text
     assert "COMPLETED · 3 trials · best val_loss 0.5357 (trial 3, step 200)" in page.text
-    assert len(page.drawings()) == 2  # for a wide cell, and for a narrow one
+    assert len(page.drawings()) == 2  # for a wide and for a narrow cell
     assert page.drawings()[0].count("<path id=") == 3
 
 
-def test_a_trial_has_curves_of_its_metrics(client: Determined, store: ClientStore) -> None:
+def test_trial_html_has_curves(client: Determined, store: ClientStore) -> None:
     add_search(store.database, 2, 20)
     page = shown(client.get_trial(2))
     for text in (
@@ -50,15 +48,15 @@ def test_a_trial_has_curves_of_its_metrics(client: Determined, store: ClientStor
         assert text in page.text
 
 
-def test_names_of_users_are_text(client: Determined, store: ClientStore) -> None:
-    named, measured = (
+def test_html_escapes_names(client: Determined, store: ClientStore) -> None:
+    reported, measured = (
         add_search(store.database, 1, 2, name=HOSTILE),
         store.experiment(metric=HOSTILE),
     )
     trial = store.trial(measured, **{HOSTILE: HOSTILE})
     store.report(trial, 10, {HOSTILE: 0.5})
     for thing in (
-        client.get_experiment(named), client.get_experiment(measured), client.get_trial(trial),
+        client.get_experiment(reported), client.get_experiment(measured), client.get_trial(trial),
     ):  # fmt: skip
         page = shown(thing)
         assert "<script>alert" in page.text
@@ -66,7 +64,7 @@ def test_names_of_users_are_text(client: Determined, store: ClientStore) -> None
 
 
 @pytest.mark.parametrize("num_trials", [0, 1, 40, pytest.param(300, marks=pytest.mark.soak)])
-def test_an_experiment_of_any_size_is_shown_in_little(
+def test_html_of_large_experiment_is_small(
     client: Determined, store: ClientStore, num_trials: int
 ) -> None:
     page = shown(client.get_experiment(add_search(store.database, num_trials, 20)))
@@ -78,9 +76,7 @@ def test_an_experiment_of_any_size_is_shown_in_little(
         assert f"Trials, the best first (the first 10 of {num_trials})" in page.text
 
 
-def test_what_cannot_be_read_is_shown_with_the_reason(
-    client: Determined, store: ClientStore
-) -> None:
+def test_html_shows_reason_of_error(client: Determined, store: ClientStore) -> None:
     experiment = client.get_experiment(add_search(store.database, 1, 2))
     trial = client.get_trial(1)
     store.database.delete_experiment(experiment.id)

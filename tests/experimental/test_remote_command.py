@@ -1,4 +1,4 @@
-"""The command of trials that ``create(local=False)`` sends to a server."""
+"""Test the trial command that ``create(local=False)`` sends to a server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 
 from detcore import Trial
 from detcore.client.printing_listener import PrintingListener
-from detcore.client.remote_experiment import _checked as checked_command
-from detcore.client.remote_experiment import _entrypoint
+from detcore.client.remote_experiment import _check_command, _make_entrypoint
 from detcore.errors import ConfigError, InvalidExperimentError
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Path:
-    """A folder that is uploaded, and a script above it."""
+    """An uploaded folder, and a script above it."""
     folder = tmp_path / "context"
     (folder / "scripts").mkdir(parents=True)
     (folder / "scripts" / "train.py").write_text("")
@@ -25,31 +24,31 @@ def context(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_script_is_named_from_the_folder(context: Path) -> None:
+def test_script_is_relative_to_directory(context: Path) -> None:
     inside = "scripts/train.py"
-    assert checked_command([inside, "--lr", "1"], context) == [inside, "--lr", "1"]
-    assert checked_command([str(context / inside)], context) == [inside]
+    assert _check_command([inside, "--lr", "1"], context) == [inside, "--lr", "1"]
+    assert _check_command([str(context / inside)], context) == [inside]
 
 
 @pytest.mark.parametrize("script", ["train.py", "scripts", "../outside.py", "/outside.py"])
-def test_a_script_that_is_not_in_the_folder_is_refused(context: Path, script: str) -> None:
-    with pytest.raises(ConfigError, match=f"there is no script {script!r} in {context}"):
-        checked_command([script], context)
+def test_missing_script_is_rejected(context: Path, script: str) -> None:
+    with pytest.raises(ConfigError, match=f"has no script {script!r}"):
+        _check_command([script], context)
 
 
-def test_a_script_above_the_folder_is_refused_by_its_absolute_name(context: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no script"):
-        checked_command([str(context.parent / "outside.py")], context)
+def test_script_above_directory_is_rejected(context: Path) -> None:
+    with pytest.raises(ConfigError, match="has no script"):
+        _check_command([str(context.parent / "outside.py")], context)
 
 
-def test_a_command_without_a_script_is_refused(context: Path) -> None:
+def test_empty_command_is_rejected(context: Path) -> None:
     with pytest.raises(ConfigError, match=r"command is \[\]"):
-        checked_command([], context)
+        _check_command([], context)
 
 
 @pytest.fixture
 def script_class(context: Path, monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
-    """A trial class of the script ``scripts/train.py``, which is run with an option."""
+    """A trial class of the script ``scripts/train.py``, which runs with an option."""
     script = ModuleType("__main__")
     script.__file__ = str(context / "scripts" / "train.py")
     monkeypatch.setitem(sys.modules, "script_that_is_run", script)
@@ -57,18 +56,14 @@ def script_class(context: Path, monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
     return type("Net", (Trial,), {"__module__": "script_that_is_run"})
 
 
-def test_a_script_outside_of_the_folder_is_refused(
-    context: Path, script_class: type[Trial]
-) -> None:
+def test_script_outside_directory_is_rejected(context: Path, script_class: type[Trial]) -> None:
     other = context / "other"
     other.mkdir()
-    with pytest.raises(InvalidExperimentError, match="is not below the folder that is uploaded"):
-        _entrypoint(script_class, None, other, PrintingListener())
+    with pytest.raises(InvalidExperimentError, match="is not in the uploaded directory"):
+        _make_entrypoint(script_class, None, other, PrintingListener())
 
 
-def test_a_command_that_is_given_comes_before_the_script(
-    context: Path, script_class: type[Trial]
-) -> None:
+def test_command_replaces_script(context: Path, script_class: type[Trial]) -> None:
     command = ["scripts/train.py", "--slow"]
-    found = _entrypoint(script_class, command, context, PrintingListener())
-    assert found == ["python3", *command]
+    entrypoint = _make_entrypoint(script_class, command, context, PrintingListener())
+    assert entrypoint == ["python3", *command]

@@ -1,4 +1,4 @@
-"""`Session` against servers that are slow, gone, hostile, or no servers of detcore at all."""
+"""Test `Session` with slow, unreachable and hostile servers, and servers of other programs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TOKEN = "s3cret-token"
 
 
 class Script:
-    """What a server does with each request, and what it was asked.
+    """A scripted server and its requests.
 
     Attributes:
-        url: Where it is.
-        asked: The heads of the requests.
-        connections: How many were made.
+        url: Address of the server.
+        asked: Heads of the requests.
+        connections: Number of connections.
     """
 
     def __init__(self, url: str) -> None:
@@ -42,7 +42,7 @@ class Script:
 
 @contextlib.contextmanager
 def scripted(*answers: bytes | Callable[[socket.socket], None]) -> Iterator[Script]:
-    """Run a server that answers with these bytes, the last one for ever; b"" closes."""
+    """Run a server that sends these answers and repeats the last. ``b""`` closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         script = Script(f"http://127.0.0.1:{listener.getsockname()[1]}")
         threads: list[threading.Thread] = []
@@ -105,22 +105,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failure(script: Script, method: str = "GET", **options: float) -> DetcoreError:
-    """Ask, and return what was raised; whatever it is, the token is not in it."""
+    """Send a request and return its error, which must not contain the token."""
     session = Session(script.url, TOKEN)
     with pytest.raises(DetcoreError) as caught:
         session.request(method, "/x", **options)  # type: ignore[arg-type]  # timeouts, numbers
     session.close()
-    seen: BaseException | None = caught.value
-    while seen is not None:
-        assert TOKEN not in f"{seen!r} {seen}"
-        seen = seen.__cause__ or seen.__context__
+    chained_error: BaseException | None = caught.value
+    while chained_error is not None:
+        assert TOKEN not in f"{chained_error!r} {chained_error}"
+        chained_error = chained_error.__cause__ or chained_error.__context__
     return caught.value
 
 
-# -- answers --------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
-def test_an_answer_and_nothing() -> None:
+def test_empty_answer_is_none() -> None:
     with scripted(answer(200, {"a": [1]}), answer(200, raw=b""), answer(204, raw=b"")) as script:
         session = Session(script.url, TOKEN)
         assert session.request("GET", "/x", params={"a": 1, "b": None, "c": ["d", "é"]}) == {
@@ -131,7 +131,7 @@ def test_an_answer_and_nothing() -> None:
         session.close()
     assert script.asked[0].startswith("GET /x?a=1&c=d&c=%C3%A9 HTTP/1.1\r\n")
     assert f"Authorization: Bearer {TOKEN}" in script.asked[0]
-    assert script.connections == 1  # the others came over the same one
+    assert script.connections == 1  # all requests used one connection
     assert TOKEN not in repr(session)
 
 
@@ -142,15 +142,25 @@ def test_an_answer_and_nothing() -> None:
         (401, {"detail": "who?"}, UnauthenticatedError, "who[?]"),
         (403, {"detail": "no"}, ForbiddenError, "no"),
         (422, {"detail": [{"loc": ["a"]}]}, InvalidArgumentError, "loc"),
-        (500, {"error": {"type": "Zebra", "message": "m"}}, ServerRefusedError, "with 500: m"),
-        (500, {"error": {"type": "describe", "message": "m"}}, ServerRefusedError, "with 500: m"),
-        (500, {"error": {"type": ["x"], "message": 3}}, ServerRefusedError, "with 500"),
-        (500, {"error": "text"}, ServerRefusedError, "with 500: text"),
-        (418, [1, 2], ServerRefusedError, "with 418: .1, 2"),
-        (418, None, ServerRefusedError, "with 418: null"),
+        (
+            500,
+            {"error": {"type": "Zebra", "message": "m"}},
+            ServerRefusedError,
+            "with status 500: m",
+        ),
+        (
+            500,
+            {"error": {"type": "describe", "message": "m"}},
+            ServerRefusedError,
+            "with status 500: m",
+        ),
+        (500, {"error": {"type": ["x"], "message": 3}}, ServerRefusedError, "with status 500"),
+        (500, {"error": "text"}, ServerRefusedError, "with status 500: text"),
+        (418, [1, 2], ServerRefusedError, "with status 418: .1, 2"),
+        (418, None, ServerRefusedError, "with status 418: null"),
     ],
 )
-def test_errors_are_raised_as_what_they_were(
+def test_server_errors_keep_their_class(
     status: int, body: object, kind: type[DetcoreError], text: str
 ) -> None:
     with scripted(answer(status, body)) as script, pytest.raises(kind, match=text):
@@ -159,28 +169,32 @@ def test_errors_are_raised_as_what_they_were(
 
 
 def test_errors_keep_their_attributes() -> None:
-    told = {"type": "StorageFullError", "message": "full", "details": {"missing_bytes": 7, "x": 1}}
-    with scripted(answer(507, {"error": told})) as script:
+    document = {
+        "type": "StorageFullError",
+        "message": "full",
+        "details": {"missing_bytes": 7, "x": 1},
+    }
+    with scripted(answer(507, {"error": document})) as script:
         error = failure(script)
     assert isinstance(error, StorageFullError)
     assert error.missing_bytes == 7
     assert not hasattr(error, "x")
 
 
-def test_a_redirect_is_not_followed() -> None:
+def test_redirects_are_not_followed() -> None:
     with scripted(answer(200, {})) as thief:
         to_thief = answer(307, None, f"Location: {thief.url}/x")
         with scripted(to_thief) as script:
             error = failure(script)
     assert isinstance(error, ServerRefusedError)
-    assert "is redirected (307)" in str(error)
+    assert "redirected GET" in str(error)
     assert thief.asked == []
 
 
 @pytest.mark.parametrize(
     "raw", [b"<html>hello", b"{", b"\xff\xfe", b"[" * 100_000, b"HTTP", b"NaN nonsense"]
 )
-def test_what_is_no_json(raw: bytes) -> None:
+def test_answer_that_is_not_json(raw: bytes) -> None:
     with (
         scripted(answer(200, raw=raw)) as script,
         pytest.raises(ServerRefusedError, match="not JSON"),
@@ -188,16 +202,16 @@ def test_what_is_no_json(raw: bytes) -> None:
         raise failure(script)
 
 
-def test_what_is_no_http() -> None:
+def test_answer_that_is_not_http() -> None:
     with scripted(b"SSH-2.0-OpenSSH_9\r\n\r\n") as script, pytest.raises(ServerUnavailableError):
         raise failure(script, num_tries=1)
 
 
-def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_answer_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detcore.client.http.http_session._MAX_BYTES", 65536)
     with (
         scripted(answer(200, raw=b"[" + b"1," * 50_000 + b"1]")) as script,
-        pytest.raises(ServerRefusedError, match="more than 65536 bytes"),
+        pytest.raises(ServerRefusedError, match="longer than 65536 bytes"),
     ):
         raise failure(script)
 
@@ -206,11 +220,11 @@ def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             link.sendall(b"x" * 65536)
 
-    with scripted(flood) as script, pytest.raises(ServerRefusedError, match="with 500: xxx"):
+    with scripted(flood) as script, pytest.raises(ServerRefusedError, match="with status 500: xxx"):
         raise failure(script)
 
 
-def test_compressed_answers_are_not_unpacked() -> None:
+def test_compressed_answers_are_not_decompressed() -> None:
     with (
         scripted(answer(200, None, "Content-Encoding: gzip", raw=b"\x1f\x8b000")) as script,
         pytest.raises(ServerRefusedError, match="not JSON"),
@@ -218,10 +232,10 @@ def test_compressed_answers_are_not_unpacked() -> None:
         raise failure(script)
 
 
-# -- time -----------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_never_answers() -> None:
+def test_request_times_out_without_answer() -> None:
     with scripted(lambda link: time.sleep(120)) as script:
         begin = time.monotonic()
         error = failure(script, timeout_s=0.2)
@@ -229,8 +243,8 @@ def test_a_server_that_never_answers() -> None:
     assert time.monotonic() - begin < 60
 
 
-def test_a_server_that_answers_for_ever() -> None:
-    """Each byte comes in time, and the end never does."""
+def test_request_times_out_with_endless_answer() -> None:
+    """Each byte arrives in time, but the answer never ends."""
 
     def drip(link: socket.socket) -> None:
         link.sendall(b"HTTP/1.1 200 X\r\nContent-Length: 100000\r\n\r\n")
@@ -241,30 +255,30 @@ def test_a_server_that_answers_for_ever() -> None:
     with scripted(drip) as script:
         begin = time.monotonic()
         error = failure(script, timeout_s=0.3, num_tries=1)
-    assert "the end of its answer does not come" in str(error)
+    assert "its answer did not end in time" in str(error)
     assert time.monotonic() - begin < 60
 
 
-# -- asking again ---------------------------------------------------------------------------------
+# -- retries ---------------------------------------------------------------------------------------
 
 BUSY = {"error": {"type": "ServerUnavailableError", "message": "busy"}}
 AWAY = [answer(502, raw=b"bad"), answer(503, BUSY), answer(504, raw=b"late"), b""]
 
 
-def test_questions_are_asked_again_and_a_long_wait_says_why_once(
+def test_reads_are_retried_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cut_off = b"HTTP/1.1 200 X\r\nContent-Length: 50\r\n\r\n{"
     with scripted(*AWAY, lambda link: link.sendall(cut_off), answer(200, [1])) as script:
         session = Session(script.url, TOKEN)
         assert session.request("GET", "/x") == [1]
-        assert caplog.messages == [f"{script.url} does not answer; trying again"]
+        assert caplog.messages == [f"{script.url} does not respond; trying again"]
         session.close()
     assert len(script.asked) == 6
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_changes_are_asked_once(number: int) -> None:
+def test_changes_are_sent_once(number: int) -> None:
     with scripted(AWAY[number], answer(200, [1])) as script:
         error = failure(script, "POST")
         assert isinstance(error, ServerUnavailableError)
@@ -275,26 +289,26 @@ def test_changes_are_asked_once(number: int) -> None:
         session.close()
 
 
-def test_a_change_is_asked_again_where_it_cannot_have_arrived() -> None:
+def test_change_is_retried_if_not_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     session = Session(f"http://127.0.0.1:{port}", TOKEN)
     with pytest.raises(
-        ServerUnavailableError, match=r"connection refused\nIs it running"
+        ServerUnavailableError, match=r"connection refused\nCheck that it is running"
     ) as caught:
         session.request("POST", "/x")
     assert not caught.value.may_have_arrived
 
 
-def test_an_error_of_the_server_s_own_is_not_asked_again() -> None:
+def test_server_error_is_not_retried() -> None:
     body = {"error": {"type": "UnavailableError", "message": "busy"}}
     with scripted(answer(503, body)) as script, pytest.raises(DetcoreError, match=r"^busy$"):
         raise failure(script)
     assert len(script.asked) == 1
 
 
-def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server may be closing it just now, and what is sent then is lost."""
+def test_idle_connection_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be closing the connection, which would lose the request."""
     with scripted(answer(200, {})) as script:
         session = Session(script.url, TOKEN)
         session.request("POST", "/x")
@@ -306,55 +320,55 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.Monkey
         session.close()
 
 
-# -- tokens ---------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_fetched_late_and_again_once_it_expired() -> None:
-    given: list[str] = []
+def test_token_is_fetched_on_use_and_after_expiry() -> None:
+    tokens: list[str] = []
 
     def log_in() -> str:
-        given.append(f"token-{len(given)}")
-        return given[-1]
+        tokens.append(f"token-{len(tokens)}")
+        return tokens[-1]
 
     refused = answer(401, {"detail": "expired"})
     with scripted(answer(200, 1), refused, answer(200, 2), refused) as script:
         session = Session(script.url, log_in)
-        assert given == []
+        assert tokens == []
         assert session.request("GET", "/x") == 1
         assert session.request("POST", "/x", json_body={"a": 1}) == 2
         with pytest.raises(UnauthenticatedError):
             session.request("GET", "/x")
         session.close()
-    assert [asked.partition("Bearer ")[2].partition("\r")[0] for asked in script.asked] == [
-        *("token-0", "token-0", "token-1", "token-1", "token-2")
-    ]
+    assert [
+        request_head.partition("Bearer ")[2].partition("\r")[0] for request_head in script.asked
+    ] == [*("token-0", "token-0", "token-1", "token-1", "token-2")]
 
 
 @pytest.mark.parametrize("token", ["a\r\nHost: x", "a b", "tökèn", "a\x00"])
-def test_a_token_that_is_none_is_not_shown(token: str) -> None:
-    with pytest.raises(ConfigError, match="holds characters") as caught:
+def test_invalid_token_is_not_shown(token: str) -> None:
+    with pytest.raises(ConfigError, match="contains invalid characters") as caught:
         Session("http://host", token)
     assert token not in str(caught.value)
     session = Session("http://127.0.0.1:1", lambda: token)
-    with pytest.raises(ConfigError, match="holds characters"):
+    with pytest.raises(ConfigError, match="contains invalid characters"):
         session.request("GET", "/x")
 
 
-# -- TLS ------------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
 def test_https_to_a_server_without_tls() -> None:
     with scripted(answer(200, {})) as script:
         session = Session(script.url.replace("http:", "https:"), TOKEN)
-        with pytest.raises(DetcoreError, match=r"does not speak TLS|does not answer"):
+        with pytest.raises(DetcoreError, match=r"does not support TLS|does not respond"):
             session.request("GET", "/x", num_tries=1)
         assert TOKEN not in "".join(script.asked)
 
 
-# -- streams --------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_is_cut_off_says_so() -> None:
+def test_incomplete_stream_is_reported() -> None:
     def cut(link: socket.socket) -> None:
         link.sendall(b"HTTP/1.1 200 X\r\nContent-Length: 10\r\n\r\nabc")
 
@@ -362,6 +376,6 @@ def test_a_stream_that_is_cut_off_says_so() -> None:
         session = Session(script.url, TOKEN)
         with session.stream("/x") as pieces:
             assert next(pieces) == b"abc"
-            with pytest.raises(ServerUnavailableError, match="breaks off"):
+            with pytest.raises(ServerUnavailableError, match="is incomplete"):
                 next(pieces)
         session.close()

@@ -56,11 +56,11 @@ def test_only_harmless_variables_are_exported(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--hosts", "a:4", "--", "true"], "--hosts works with --launcher horovod, not with local"),
-        (["--launcher", "torch", "--hosts", "a:4", "--", "true"], "run torchrun on each machine"),
+        (["--hosts", "a:4", "--", "true"], "--hosts requires --launcher horovod, not local"),
+        (["--launcher", "torch", "--hosts", "a:4", "--", "true"], "run torchrun on each host"),
         ([*HOSTS, "-n", 9, "--", "true"], "-n 9, but the hosts have 8 slots: a:4,b:4"),
         (["--launcher", "horovod", "--hosts", "a:b", "--", "true"], "'a:b' is not NAME:SLOTS"),
-        (["-n", 2, "--env", "X", "--", "true"], "belong to --hosts"),
+        (["-n", 2, "--env", "X", "--", "true"], "require --hosts"),
     ],
 )
 def test_invalid_command_line_exits_with_2(
@@ -75,5 +75,5 @@ def test_missing_horovodrun_names_the_install(launch: Launch) -> None:
     """The sessions that run these tests have no Horovod."""
     finished = launch(*HOSTS, "--", "true")
     assert finished.returncode == 2
-    assert "--hosts needs horovodrun, but there is no" in finished.stderr
+    assert "--hosts needs horovodrun, but" in finished.stderr
     assert "pip install horovod" in finished.stderr

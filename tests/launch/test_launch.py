@@ -264,13 +264,13 @@ def test_closed_output_ends_the_job(launch: Launch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", 2], "there is no COMMAND to run"),
-        (["--", "python", "x.py"], "give the number of workers: -n N"),
+        (["-n", 2], "missing COMMAND, such as"),
+        (["--", "python", "x.py"], "missing the number of workers: -n N"),
         (["-n", 0, "--", "true"], "0 is not in the range 1<=x<=65536"),
         (["-n", 2, "--lancher", "torch", "--", "true"], "--launcher"),
         (["-n", 2, "--launcher", "mpi", "--", "true"], "'horovod', 'local', 'torch'"),
-        (["-n", 2, "--", "pythn", "x.py"], "no program is called 'pythn'.\nGive its path"),
-        (["-n", 2, "--", "/no/such"], "There is no such file"),
+        (["-n", 2, "--", "pythn", "x.py"], "program not found: 'pythn'.\nGive its path"),
+        (["-n", 2, "--", "/no/such"], "The file is missing or not executable"),
     ],
 )
 def test_invalid_command_line_exits_with_2(

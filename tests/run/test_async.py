@@ -35,7 +35,7 @@ def test_training_continues_during_async_save(bucket: Bucket) -> None:
     # Each line names one batch: the checkpoint's.
     batches = [re.findall(r"batch (\d+)", line) for line in lines]
     assert batches == [["10"], ["20"], ["30"], ["40"]]
-    assert all("training stood still " in line and ", saved in " in line for line in lines)
+    assert all("training stalled " in line and ", saved in " in line for line in lines)
     bucket.assert_all_whole()
 
 

@@ -110,8 +110,8 @@ def test_repair_recovers_restored_checkpoints(detcore: Detcore) -> None:
         (checkpoint / "toy.json").write_bytes(data)
     (checkpoints[0] / "a note").write_text("mine")
     repaired = detcore.run_checked("checkpoint", "repair", "--all")
-    assert repaired.stdout.count("whole, recorded as COMPLETED") == len(checkpoints)
-    assert "a note: none of it" in repaired.stdout
+    assert repaired.stdout.count("ok, recorded as COMPLETED") == len(checkpoints)
+    assert "a note: does not belong to the checkpoint" in repaired.stdout
     assert (checkpoints[0] / "a note").exists()
     detcore.run_checked("checkpoint", "repair", checkpoints[0].name, "--remove-strays")
     assert not (checkpoints[0] / "a note").exists()

@@ -146,7 +146,7 @@ def test_missing_storage_is_found_before_recording(
     finished = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
     assert finished.code == 2
     assert "absent does not exist" in finished.stderr
-    assert "There are no experiments" in detcore("experiment", "list").stderr
+    assert "No experiments in" in detcore("experiment", "list").stderr
 
 
 def test_checkpoints_are_pruned_at_the_end(detcore: Detcore) -> None:

@@ -254,7 +254,7 @@ def test_invalid_search_is_refused_before_recording(
         finished = searches.detcore("run", config, searches.code)
         assert finished.code in (1, 2), finished.stdout
         assert message in finished.stderr
-    assert "There are no experiments" in searches.detcore("experiment", "list").stderr
+    assert "No experiments in" in searches.detcore("experiment", "list").stderr
 
 
 def test_config_check_reports_plugin_method_errors(detcore: Detcore) -> None:

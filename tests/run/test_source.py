@@ -146,7 +146,7 @@ def test_missing_source_is_refused_before_recording(
     finished = detcore.run_failing("run", detcore.config(**setting), MODEL_DIR)
     assert words in finished.stderr
     assert "searcher.source_" in finished.stderr
-    assert "There are no experiments" in detcore("experiment", "list").stderr
+    assert "No experiments in" in detcore("experiment", "list").stderr
 
 
 def test_source_requires_existing_checkpoint(detcore: Detcore) -> None:

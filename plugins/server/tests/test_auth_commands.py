@@ -93,15 +93,15 @@ def test_commands_manage_users_of_database(shell: Shell) -> None:
         (("create", " ", "--password-stdin"), PASSWORD, "invalid user name", 1),
         (("create", "b", "--password-stdin"), "short", "the password has 5 characters", 1),
         (("create", "b", "--password-stdin"), "", "the password has 0 characters", 1),
-        (("create", "b"), PASSWORD, "cannot ask for the password: standard input", 2),
+        (("create", "b"), PASSWORD, "cannot prompt for the password: standard input", 2),
         (("create", "b", "--password", PASSWORD), "", "No such option", 2),
         (("password", "nobody", "--password-stdin"), PASSWORD, "no user 'nobody'", 1),
         (("deactivate", "nobody"), "", "no user 'nobody'", 1),
-        (("whoami",), "", "which server?", 2),
-        (("login", NOWHERE), PASSWORD, "cannot ask for the user: standard input", 2),
-        (("login", NOWHERE, "--user", "ada", "--password-stdin"), PASSWORD, "does not answer", 1),
+        (("whoami",), "", "missing the address of the server", 2),
+        (("login", NOWHERE), PASSWORD, "cannot prompt for the user: standard input", 2),
+        (("login", NOWHERE, "--user", "ada", "--password-stdin"), PASSWORD, "does not respond", 1),
         (("login", "ftp://x"), "", "'ftp://x' is not the address of a server", 2),
-        (("login", "http://ada:pw-in-url@x"), "", "at x holds a user or a password", 2),
+        (("login", "http://ada:pw-in-url@x"), "", "at x contains a user or a password", 2),
         (("whoami", NOWHERE), "", f"Log in: detcore user login {NOWHERE}", 1),
         (("whoami", NOWHERE, "--user", "eve"), "", f"login {NOWHERE} --user eve", 1),
     ],
@@ -120,7 +120,7 @@ def test_password_prompt_shows_no_password(shell: Shell) -> None:
     command = [sys.executable, "-m", "detcore", "user", "create", "ada"]
     code, shown = type_into(command, [PASSWORD, f"not {PASSWORD}"])
     assert code == 2
-    assert "the two are not the same" in shown
+    assert "the passwords do not match" in shown
     code, shown = type_into(command, [PASSWORD, PASSWORD])
     assert code == 0, shown
     assert PASSWORD not in shown
@@ -167,7 +167,7 @@ def test_token_is_stored_until_logout(shell: Shell, shared_server: RunningServer
     assert kept.token not in shell.file.read_text()
     with pytest.raises(UnauthenticatedError, match="the token is invalid"):
         Session(url, kept.token).request("GET", "/api/detcore/v1/me")
-    assert "nobody is logged in" in shell.does("logout", url)
+    assert "no user is logged in" in shell.does("logout", url)
     assert shell.run("whoami", url).exit_code == 1
 
 
@@ -175,14 +175,14 @@ def test_user_changes_own_password(shell: Shell, shared_server: RunningServer) -
     url = shared_server.url
     with ServerDatabase.open(shared_server.database_url) as database:
         database.create_user("gina", password_hash=hash_password(PASSWORD))
-    assert "nobody is logged in" in shell.run("change-password", url).output
+    assert "no user is logged in" in shell.run("change-password", url).output
     shell.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)
     before = read_stored_token(shell.home, url)
     refused = shell.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
     assert (refused.exit_code, refused.output) == (1, "error: invalid credentials\n")
     said = f"{PASSWORD}\nOther-horse-8\n"
     assert shell.does("change-password", url, "--password-stdin", said=said) == (
-        f"gina has another password at {url}\n"
+        f"changed the password of gina on {url}\n"
     )
     after = read_stored_token(shell.home, url)
     assert before is not None
@@ -196,7 +196,7 @@ def test_wrong_password_stores_nothing(shell: Shell, shared_server: RunningServe
         "login", shared_server.url, "--user", "x\ny", "--password-stdin", said="wrong"
     )
     assert result.exit_code == 1
-    assert r"refuses user 'x\ny' with this password" in result.output
+    assert r"rejected user 'x\ny' with this password" in result.output
     assert not shell.file.exists()
 
 
@@ -204,8 +204,8 @@ def test_logout_without_server_removes_token(shell: Shell) -> None:
     store_token(shell.home, NOWHERE, StoredToken(user="ada", token="t", expires_at=2e9))
     result = shell.run("logout", NOWHERE)
     assert result.exit_code == 1
-    assert "is forgotten here" in result.output
-    assert "A copy of it would be good until 2033-" in result.output
+    assert "was deleted here" in result.output
+    assert "A copy of the token would be valid until 2033-" in result.output
     assert read_stored_token(shell.home, NOWHERE) is None
 
 
@@ -249,7 +249,7 @@ class TestFindCredentials:
 
     def test_expired_token_is_not_used(self) -> None:
         self.keep("ada", "old", expires_at=1.0)
-        with pytest.raises(UnauthenticatedError, match="still good"):
+        with pytest.raises(UnauthenticatedError, match="no valid token is stored"):
             self.find()
 
     @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ class TestFindCredentials:
 
     def test_missing_certificate_is_reported_first(self) -> None:
         for name in ("DETCORE_MASTER_CERT", "DET_MASTER_CERT_FILE"):
-            with pytest.raises(ConfigError, match=r"no file .*noverify.*\n.*not offered"):
+            with pytest.raises(ConfigError, match=r"noverify does not exist.*\n.*always checked"):
                 self.find(**{"DETCORE_TOKEN": "t", name: "noverify"})
 
     def test_environment_repr_hides_secrets(self) -> None:
@@ -334,7 +334,7 @@ def test_crash_keeps_previous_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StorageError, match=r"cannot be kept in .*: .*No space left"):
+    with pytest.raises(StorageError, match=r"cannot be stored in .*: .*No space left"):
         store_token(tmp_path, "u", StoredToken(user="ada", token="new", expires_at=LATER))
     kept = read_stored_token(tmp_path, "u")
     assert kept is not None

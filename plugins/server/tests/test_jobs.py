@@ -31,7 +31,7 @@ from detcore.client.http import (
     send_submission,
 )
 from detcore.client.http.http_transport import HttpTransport
-from detcore.config.problems import nearest
+from detcore.config.problems import find_closest
 from detcore.errors import (
     ConfigError,
     DetcoreError,
@@ -224,7 +224,7 @@ def test_invalid_submission_is_not_recorded(
 
 def test_huge_numbers_and_names_are_quick() -> None:
     assert Slots(10**30, 2).max_concurrent == 10_000
-    assert nearest("x" * 10_000_000, ["searcher", "max_length"]) is None
+    assert find_closest("x" * 10_000_000, ["searcher", "max_length"]) is None
 
 
 def send_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
@@ -309,8 +309,11 @@ def test_ctrl_c_ends_following_only(jobs: JobServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--detach"], "--detach belongs to --master"),
-        (["--resume", "1", "--master", "http://x", "--slots", "2"], "belong to a new experiment"),
+        (["--detach"], "--detach requires --master"),
+        (
+            ["--resume", "1", "--master", "http://x", "--slots", "2"],
+            "cannot be used with --resume and --master",
+        ),
     ],
 )
 def test_incompatible_options(jobs: JobServer, arguments: list[str], words: str) -> None:

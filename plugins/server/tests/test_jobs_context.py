@@ -115,7 +115,7 @@ def test_size_error_names_largest_entries(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         pack_directory(tmp_path)
     text = str(raised.value)
-    assert "its files have 97 MB, and at most 96 MB are taken" in text
+    assert "has 97 MB; expected at most 96 MB" in text
     listed = [line.split() for line in text.splitlines() if line.startswith("  ")]
     assert [" ".join(words) for words in listed] == [
         "50 MB runs", "40 MB data", "7 MB movie.mp4", "290 B src",
@@ -129,7 +129,7 @@ def test_exact_size_limit_is_accepted(tmp_path: Path) -> None:
     sparse(tmp_path / "weights.h5", MAX_CONTEXT_BYTES)
     pack_directory(tmp_path).file.close()
     (tmp_path / "one").write_text("1")
-    with pytest.raises(ConfigError, match="too big"):
+    with pytest.raises(ConfigError, match="expected at most 96 MB"):
         pack_directory(tmp_path)
 
 
@@ -150,19 +150,19 @@ def test_links_inside_directory_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("../secret", "is a link to .*secret, which is not in the folder"),
-        ("/etc/hostname", "is a link to /etc/hostname, which is not in the folder"),
-        ("nowhere", "is a link to 'nowhere', which is not there"),
-        ("odd", "'odd', which is not there"),
-        (".", "which it is in itself"),
-        ("..", "which is not in the folder"),
+        ("../secret", "is a link to .*secret, which is not in the submitted directory"),
+        ("/etc/hostname", "is a link to /etc/hostname, which is not in the submitted directory"),
+        ("nowhere", "is a link to 'nowhere', which does not exist"),
+        ("odd", "'odd', which does not exist"),
+        (".", "which contains the link"),
+        ("..", "which is not in the submitted directory"),
     ],
 )
 def test_other_links_are_rejected(target: str, words: str, tmp_path: Path) -> None:
     fill(tmp_path, "secret")
     folder = fill(tmp_path / "code", "a.py")
     (folder / "odd").symlink_to(target)
-    with pytest.raises(ConfigError, match=f"(?s){words}.*leave it out with a line in .*: /odd"):
+    with pytest.raises(ConfigError, match=f"(?s){words}.*exclude it with a line in .*: /odd"):
         pack_directory(folder)
     (folder / ".detignore").write_text("/odd\n")
     assert files(folder) == {"a.py", ".detignore"}
@@ -170,37 +170,37 @@ def test_other_links_are_rejected(target: str, words: str, tmp_path: Path) -> No
 
 def test_special_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="pipe cannot be handed in: it is neither"):
+    with pytest.raises(ConfigError, match="pipe cannot be submitted: it is neither"):
         pack_directory(tmp_path)
     (tmp_path / "pipe").unlink()
     monkeypatch.chdir(tmp_path)  # socket names must be short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("door")
-        with pytest.raises(ConfigError, match="door cannot be handed in: it is neither"):
+        with pytest.raises(ConfigError, match="door cannot be submitted: it is neither"):
             pack_directory(tmp_path)
 
 
 def test_names_are_checked_before_upload(tmp_path: Path) -> None:
     fill(tmp_path / "one", "Model.py", "model.py")
-    with pytest.raises(ConfigError, match=r"'Model\.py' and 'model\.py' .* differ in capitals"):
+    with pytest.raises(ConfigError, match=r"'Model\.py' and 'model\.py' .* differ only in case"):
         pack_directory(tmp_path / "one")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / os.fsdecode(b"a\xff")).touch()
-    with pytest.raises(ConfigError, match="the name is not UTF-8"):
+    with pytest.raises(ConfigError, match="its name is not UTF-8"):
         pack_directory(tmp_path / "two")
 
 
 def test_too_many_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detcore.client.http.packed_context.MAX_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
-    with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
+    with pytest.raises(ConfigError, match=r"more than 20 files and directories.*\n.*\.detignore"):
         pack_directory(tmp_path)
 
 
 def test_invalid_patterns_are_rejected(tmp_path: Path) -> None:
     fill(tmp_path, "a.py")
     (tmp_path / ".detignore").write_text("a\n!\n")
-    with pytest.raises(ConfigError, match=r"\.detignore has a line that is no pattern"):
+    with pytest.raises(ConfigError, match=r"\.detignore has an invalid pattern"):
         pack_directory(tmp_path)
 
 
@@ -237,6 +237,6 @@ def test_unreadable_path_is_named(tmp_path: Path) -> None:
         for path, mode in modes:
             path.chmod(mode)
         (folder / "secret").chmod(0o700)
-    assert f"files of {folder} cannot be read:\n  a.py: Permission denied\n" in said
+    assert f"files in {folder} cannot be read:\n  a.py: Permission denied\n" in said
     assert "  secret/: Permission denied\n" in said
     assert ".detignore" in said

@@ -76,7 +76,7 @@ def test_script_runs_as_trial(jobs: JobServer, project: Path) -> None:
     finished = run(jobs, script, "--flag", "two words", DET_MASTER=jobs.url)
     assert finished.code == 0, finished.output
     lines = finished.stdout.splitlines()
-    assert any("was handed in to http://" in line for line in lines)
+    assert any("was submitted to http://" in line for line in lines)
     assert any("batch 6: validation: val_loss" in line for line in lines)
     assert "the end of the trial's script" in lines
     entrypoint = ["python3", "scripts/train.py", "--flag", "two words"]

@@ -145,7 +145,7 @@ def test_port_in_use_error(tmp_path: Path) -> None:
         (("--host", "nowhere.invalid"), 1, "'nowhere.invalid' is not an address of this machine"),
         (("--port", "65536"), 2, "65536"),
         (("--public-url", "host:8080"), 2, "must start with http:// or https://"),
-        (("--public-url", "http://a:b@host"), 2, "holds a user or a password"),
+        (("--public-url", "http://a:b@host"), 2, "contains a user or a password"),
         (("--token-lifetime", "soon"), 2, "not a duration such as 90s, 30m, 12h or 7d"),
         (("--token-lifetime", "0"), 2, "not a duration such as"),
         (("--log-level", "trace"), 2, "trace"),

@@ -1,4 +1,4 @@
-"""The `detcore` command, and the parts of it that the commands of plugins share.
+"""The `detcore` command, and helpers for the commands of plugins.
 
 Names are imported on first use, because ``detcore --help`` needs few of them.
 """

@@ -17,7 +17,7 @@ from detcore.cli.output import (
     confirm,
     dry_run_option,
     json_option,
-    pick,
+    pick_fields,
     print_fields,
     print_heading,
     print_json,
@@ -48,23 +48,23 @@ _EXAMPLES = """
 \b
 Examples:
   detcore checkpoint list --experiment 3
-  detcore checkpoint download 6d1c -o model/      the beginning of a UUID will do
+  detcore checkpoint download 6d1c -o model/      a prefix of the UUID is enough
   detcore checkpoint verify --all
-  detcore checkpoint repair --all                 records follow what is in the storage
+  detcore checkpoint repair --all                 update records from the stored files
   detcore checkpoint delete 6d1c --dry-run
 
 \b
 Exit codes:
-  0    done; for verify and repair: everything is as it was saved
-  1    an error; for verify and repair: something is missing or has changed
+  0    success; verify, repair: all files are as they were saved
+  1    error; verify, repair: files are missing or have changed
 """
 
 
 @click.group("checkpoint", cls=CommandGroup, epilog=_EXAMPLES)
 def checkpoint_group() -> None:
-    """List, download, verify and delete checkpoints.
+    """List, download, verify, repair and delete checkpoints.
 
-    A checkpoint is named by its UUID, or by a beginning of it that no other one has.
+    A checkpoint is identified by its UUID or by a unique prefix of the UUID.
     """
 
 
@@ -72,22 +72,20 @@ checkpoint_group.add_command(prune)
 
 
 @checkpoint_group.command("list")
-@click.option(
-    "--experiment", type=EXPERIMENT_ID, metavar="ID", help="Only those of one experiment."
-)
-@click.option("--deleted", is_flag=True, help="Also those that were deleted.")
+@click.option("--experiment", type=EXPERIMENT_ID, metavar="ID", help="List only this experiment's.")
+@click.option("--deleted", is_flag=True, help="Include deleted checkpoints.")
 @json_option
 @master_option
 def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
     """List checkpoints, oldest first."""
     with open_store(obj) as store:
         if experiment is not None:
-            store.database.get_experiment(experiment)  # one that is not there is an error
+            store.database.get_experiment(experiment)  # an unknown id is an error
         states = None if deleted else SHOWN
         records = store.database.list_checkpoints(experiment_id=experiment, states=states)
         short = uuid_shortener(store.database)
     if as_json:
-        print_json([pick(_FIELDS, record) for record in records])
+        print_json([pick_fields(_FIELDS, record) for record in records])
         return
     print_checkpoints(
         ["experiment", "trial"],
@@ -101,16 +99,16 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 @json_option
 @master_option
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
-    """Show the files of a checkpoint, and the metadata saved with it."""
+    """Show the files and the metadata of a checkpoint."""
     manifest = None
     with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
         path = None
         if record.state in READABLE:
-            manifest = store.manifest(record)
-            path = store.storage(record).direct_path(record.uuid)
+            manifest = store.read_manifest(record)
+            path = store.open_storage(record).direct_path(record.uuid)
     if as_json:
-        print_json(pick(_FIELDS, record) | _plain_manifest(manifest) | {"path": path})
+        print_json(pick_fields(_FIELDS, record) | _describe_manifest(manifest) | {"path": path})
         return
     _print_description(record, manifest, path)
 
@@ -122,42 +120,42 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder to write to; default: one called like the checkpoint, here.",
+    help="Target directory.  [default: a directory named after the UUID]",
 )
 @master_option
 def download(obj: CliContext, uuid: str, output: Path | None) -> None:
-    """Copy a checkpoint's files to a folder, checking each.
+    """Copy a checkpoint's files to a directory, and check each file.
 
-    Into a folder that exists, files of the same names are replaced and others stay.
+    In an existing directory, files with the same names are replaced.
     """
     with open_store(obj) as store:
-        record = store.readable(uuid)
+        record = store.get_readable(uuid)
         folder = output or Path(record.uuid)
-        manifest = store.download(record, folder)
+        manifest = store.download_files(record, folder)
     click.echo(
-        f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, checked: {folder}"
+        f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, verified: {folder}"
     )
 
 
 @checkpoint_group.command()
 @click.argument("uuid", required=False)
-@click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
+@click.option("--all", "verify_all", is_flag=True, help="Verify all checkpoints.")
 @json_option
 @master_option
 def verify(obj: CliContext, uuid: str | None, verify_all: bool, as_json: bool) -> None:
-    """Read a checkpoint and compare each file with the manifest."""
+    """Read the files of a checkpoint and compare them with the manifest."""
     if (uuid is None) != verify_all:
-        raise click.UsageError("give a UUID, or --all (one of the two)")
+        raise click.UsageError("give either a UUID or --all")
     results = []
     with open_store(obj) as store:
         if uuid is None:
             records = store.database.list_checkpoints(states=READABLE)
         else:
-            records = [store.readable(uuid)]
+            records = [store.get_readable(uuid)]
         for record in records:
-            faults = store.faults(record)
-            told = [{"name": fault.name, "reason": fault.reason} for fault in faults]
-            results.append({"uuid": record.uuid, "faults": told})
+            faults = store.find_faults(record)
+            fault_list = [{"name": fault.name, "reason": fault.reason} for fault in faults]
+            results.append({"uuid": record.uuid, "faults": fault_list})
             if not as_json:
                 _print_faults(record, faults)
     if as_json:
@@ -167,66 +165,70 @@ def verify(obj: CliContext, uuid: str | None, verify_all: bool, as_json: bool) -
 
 @checkpoint_group.command()
 @click.argument("uuid", required=False)
-@click.option("--all", "repair_all", is_flag=True, help="Look at every checkpoint there is.")
-@click.option("--remove-strays", is_flag=True, help="Remove files that are none of a checkpoint.")
+@click.option("--all", "repair_all", is_flag=True, help="Repair all checkpoints.")
+@click.option(
+    "--remove-strays", is_flag=True, help="Remove files that do not belong to the checkpoint."
+)
 @master_option
 def repair(obj: CliContext, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
-    """Bring the records in line with the files in the storage.
+    """Update the records of checkpoints from the stored files.
 
-    Checkpoints that a killed process left half saved or half deleted are settled. A checkpoint
-    whose files are missing or have changed is recorded as DAMAGED, and no trial is resumed from it;
-    once its files are back it is COMPLETED again.
+    Checkpoints that a killed process left partly saved or deleted are cleaned up. A checkpoint with
+    missing or changed files is recorded as DAMAGED, and no trial resumes from it. After its files
+    have been restored, it is recorded as COMPLETED again.
     """
     if (uuid is None) != repair_all:
-        raise click.UsageError("give a UUID, or --all (one of the two)")
+        raise click.UsageError("give either a UUID or --all")
     if obj.master is not None:
-        what = "--all" if uuid is None else uuid
+        target = "--all" if uuid is None else uuid
         raise RunError(
-            f"checkpoints of {obj.master} are not repaired from here: repair changes "
-            "their files and records together, which only the server's machine can reach.\n"
-            f"Run there, without --master and DETCORE_MASTER: detcore checkpoint repair {what}\n"
-            f"To read the files from here: detcore checkpoint verify {what}"
+            f"checkpoints of {obj.master} cannot be repaired from this machine: repair changes "
+            "files and records, which are on the server's machine.\n"
+            f"Run there, without --master and DETCORE_MASTER: detcore checkpoint repair {target}\n"
+            f"To check the files from here: detcore checkpoint verify {target}"
         )
     is_faulty = False
     with open_store(obj) as store:
         one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
-        store.settle(one or store.database.list_checkpoints())
+        store.recover_unfinished(one or store.database.list_checkpoints())
         records = store.database.list_checkpoints()
-        wanted = {record.uuid for record in one or records}
+        uuids = {record.uuid for record in one or records}
         for record in records:
-            if record.uuid in wanted and record.state in ("DAMAGED", *READABLE):
-                is_faulty |= _repair(store, record, remove_strays=remove_strays)
+            if record.uuid in uuids and record.state in ("DAMAGED", *READABLE):
+                is_faulty |= _repair_checkpoint(store, record, remove_strays=remove_strays)
     raise SystemExit(_EXIT_FAULTY if is_faulty else 0)
 
 
-def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
-    """Repair one checkpoint and print the findings; return whether it is damaged."""
-    done = store.repair(record, remove_strays=remove_strays)
-    changed = f", recorded as {done.state}" if done.state != record.state else ""
-    click.echo(f"{record.uuid}: {'damaged' if done.faults else 'whole'}{changed}")
-    for fault in done.faults:
+def _repair_checkpoint(
+    store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool
+) -> bool:
+    """Repair a checkpoint and print the result. Return whether it is damaged."""
+    result = store.repair_record(record, remove_strays=remove_strays)
+    new_state = f", recorded as {result.state}" if result.state != record.state else ""
+    click.echo(f"{record.uuid}: {'damaged' if result.faults else 'ok'}{new_state}")
+    for fault in result.faults:
         click.echo(f"  {fault}")
-    for stray in done.strays:
-        fate = ", removed" if stray.name in done.removed else ""
+    for stray in result.strays:
+        fate = ", removed" if stray.name in result.removed else ""
         if remove_strays and not fate:
-            fate = ", left alone: its name is none that a checkpoint's file can have"
-        click.echo(f"  {stray.shown_name}: none of it{fate}")
-    return bool(done.faults)
+            fate = ", not removed: not a valid name of a checkpoint file"
+        click.echo(f"  {stray.shown_name}: does not belong to the checkpoint{fate}")
+    return bool(result.faults)
 
 
 @checkpoint_group.command()
 @click.argument("uuid")
 @yes_option
 @dry_run_option
-@click.option("--force", is_flag=True, help="Also one that is in the model registry.")
+@click.option("--force", is_flag=True, help="Delete it even if it is in the model registry.")
 @master_option
 def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
-    """Delete a checkpoint's files. Its record stays."""
+    """Delete the files of a checkpoint. The record stays."""
     if force and obj.master is not None:
         raise RunError(
-            f"{obj.master} does not delete a checkpoint that a model needs (--force): the model "
-            "may be another user's.\n"
-            "Delete the model's version first: detcore model delete MODEL --version N"
+            f"{obj.master} does not support --force, because a registered model may belong to "
+            "another user.\n"
+            "Delete the model version first: detcore model delete MODEL --version N"
         )
     with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
@@ -234,7 +236,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
         if record.state == "DELETED" and not dry_run:
             # An interrupted deletion may have left files.
             _delete_files(obj, store, record, force=force)
-            click.echo(f"checkpoint {record.uuid} is deleted already")
+            click.echo(f"checkpoint {record.uuid} is already deleted")
             return
         _print_files(record)
         if dry_run:
@@ -252,7 +254,7 @@ def _delete_files(
         with open_client(obj) as client:
             client.get_checkpoint(record.uuid).delete()
         return
-    store.delete(record, force=force)
+    store.delete_files(record, force=force)
 
 
 def _print_faults(record: CheckpointRecord, faults: Sequence[object]) -> None:
@@ -276,7 +278,7 @@ def _num_files(record: CheckpointRecord) -> int:
 def _print_description(
     record: CheckpointRecord, manifest: Manifest | None, path: Path | None
 ) -> None:
-    """Print the record of a checkpoint, and its manifest if it could be read."""
+    """Print the record of a checkpoint, and its manifest if available."""
     fields = {
         "uuid": record.uuid,
         "state": record.state,
@@ -297,7 +299,7 @@ def _print_description(
     print_table(
         [Column("name", wrap=True), NumberColumn("size"), "digest"],
         [
-            [name, format_bytes(size), _digest(manifest, name)]
+            [name, format_bytes(size), _format_digest(manifest, name)]
             for name, size in sorted(record.resources.items())
         ],
     )
@@ -319,12 +321,12 @@ def _print_tensors(manifest: Manifest) -> None:
         click.echo(f"and {more} more: --json shows all")
 
 
-def _digest(manifest: Manifest | None, name: str) -> str:
+def _format_digest(manifest: Manifest | None, name: str) -> str:
     digest = manifest.files.get(name) if manifest is not None else None
     return digest.value[:16] if digest is not None else "-"
 
 
-def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
+def _describe_manifest(manifest: Manifest | None) -> dict[str, Any]:
     """Return the fields of a manifest that the record lacks, for JSON."""
     empty: dict[str, Any] = {"files": {}, "parent": None, "versions": {}, "tensors": []}
     return {name: getattr(manifest, name, value) for name, value in empty.items()}

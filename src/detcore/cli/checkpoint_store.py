@@ -1,4 +1,4 @@
-"""Recorded checkpoints, and the storages that they are in."""
+"""Recorded checkpoints and their storages, and ``detcore checkpoint prune``."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 
 class CheckpointStore(CheckpointFiles):
-    """The files of the checkpoints that `open_records` shows; those of a server can be read."""
+    """The files of the checkpoints in `open_records`. Files of a server are read-only."""
 
     def __init__(self, obj: CliContext, database: Database) -> None:
         super().__init__(
             database, obj.environment, make_plugins=obj.plugin_manager, progress_to=sys.stderr
         )
 
-    def storage(self, record: CheckpointRecord) -> StorageBackend:
+    def open_storage(self, record: CheckpointRecord) -> StorageBackend:
         """Return the storage that a checkpoint is in."""
         from detcore.client.http import ServerRecords
 
         if isinstance(self.database, ServerRecords):
             return self.database.open_checkpoint(record.uuid)
-        return super().storage(record)
+        return super().open_storage(record)
 
 
 def survey_checkpoints(
@@ -59,30 +59,45 @@ def survey_checkpoints(
         obj: Selects the records.
         database: The records, open.
         experiment_id: The experiment.
-        verify: Whether to read the files; the faults of those that were not read are None.
+        verify: Whether to read the files. The faults of unread checkpoints are None.
     """
-    found: list[tuple[CheckpointRecord, list[str] | None]] = []
+    survey: list[tuple[CheckpointRecord, list[str] | None]] = []
     with CheckpointStore(obj, database) as store:
         for record in database.list_checkpoints(experiment_id=experiment_id, states=SHOWN):
             faults = None
             if verify and record.state in READABLE:
-                faults = [str(fault) for fault in store.faults(record)]
-            found.append((record, faults))
-    return found
+                faults = [str(fault) for fault in store.find_faults(record)]
+            survey.append((record, faults))
+    return survey
 
 
 @contextlib.contextmanager
 def open_store(obj: CliContext) -> Iterator[CheckpointStore]:
-    """Open the records, with everything that workers have reported so far."""
+    """Open the records, including all reports of workers so far."""
     with open_records(obj) as database, CheckpointStore(obj, database) as store:
         yield store
 
 
 @click.command()
 @experiment_argument
-@click.option("--save-experiment-best", type=click.IntRange(min=0), metavar="N")
-@click.option("--save-trial-best", type=click.IntRange(min=0), metavar="N")
-@click.option("--save-trial-latest", type=click.IntRange(min=0), metavar="N")
+@click.option(
+    "--save-experiment-best",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep the N best checkpoints of the experiment.",
+)
+@click.option(
+    "--save-trial-best",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep the N best checkpoints of each trial.",
+)
+@click.option(
+    "--save-trial-latest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep the N latest checkpoints of each trial.",
+)
 @yes_option
 @dry_run_option
 @json_option
@@ -96,18 +111,19 @@ def prune(
     as_json: bool,
     **rules: int | None,
 ) -> None:
-    """Delete the checkpoints of an experiment that its configuration does not keep.
+    """Delete checkpoints of an experiment according to its retention policy.
 
-    Those in the model registry, those that other experiments start from, and the latest one of a
-    trial that may continue are kept in any case.
+    The policy is checkpoint_storage in the configuration; options override it. Registered
+    checkpoints, checkpoints that other experiments start from, and the latest checkpoints of trials
+    that may continue are always kept.
     """
     with open_store(obj) as store:
-        given = {name: value for name, value in rules.items() if value is not None}
-        plan, policy = store.plan_pruning(experiment_id, given)
-        kept, deleted = dict(plan.kept), list(plan.deleted)
+        limits = {name: value for name, value in rules.items() if value is not None}
+        plan, policy = store.plan_pruning(experiment_id, limits)
+        reasons, deleted = dict(plan.kept), list(plan.deleted)
         if not as_json:
             records = store.database.list_checkpoints(experiment_id=experiment_id)
-            fates = {**dict.fromkeys(deleted, ("no",)), **kept}
+            fates = {**dict.fromkeys(deleted, ("no",)), **reasons}
             print_checkpoints(
                 ["trial", Column("kept", wrap=True)],
                 [
@@ -120,29 +136,29 @@ def prune(
         if deleted and not dry_run:
             confirm(f"Delete {count_of(len(deleted), 'checkpoint')}?", yes=yes)
             if obj.master is None:
-                done = store.prune(experiment_id, plan, policy)
-                kept, deleted = dict(done.kept), list(done.deleted)
+                result = store.prune_checkpoints(experiment_id, plan, policy)
+                reasons, deleted = dict(result.kept), list(result.deleted)
             else:
-                deleted = _prune_remotely(obj, deleted, kept)
+                deleted = _prune_remotely(obj, deleted, reasons)
     if as_json:
-        print_json({"dry_run": dry_run, "kept": kept, "deleted": deleted})
+        print_json({"dry_run": dry_run, "kept": reasons, "deleted": deleted})
     elif dry_run:
         print_line("nothing was deleted (--dry-run)")
     else:
-        print_line(f"{len(deleted)} deleted, {len(kept)} kept")
+        print_line(f"{len(deleted)} deleted, {len(reasons)} kept")
 
 
 def _prune_remotely(
-    obj: CliContext, uuids: list[str], kept: dict[str, tuple[str, ...]]
+    obj: CliContext, uuids: list[str], reasons: dict[str, tuple[str, ...]]
 ) -> list[str]:
-    """Have the server delete each checkpoint; return those, and add to the others the reason."""
+    """Delete checkpoints through the server. Return the deleted ones, and add other reasons."""
     deleted = []
     with open_client(obj) as client:
         for uuid in uuids:
             try:
                 client.get_checkpoint(uuid).delete()
-            except CheckpointStateError as error:  # it was registered since the plan was made
-                kept[uuid] = (str(error).partition("\n")[0],)
+            except CheckpointStateError as error:  # it was registered in the meantime
+                reasons[uuid] = (str(error).partition("\n")[0],)
             else:
                 deleted.append(uuid)
     return deleted
@@ -156,8 +172,8 @@ def print_checkpoints(
     """Print a table of checkpoints.
 
     Args:
-        titles: Further columns.
-        rows: The values of those, and the checkpoint.
+        titles: Additional columns.
+        rows: Values of the additional columns, and the checkpoint.
         short: Shortens a UUID.
     """
     print_table(

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CliContext:
-    """The settings of one invocation; subcommands get it through ``click.pass_obj``.
+    """The settings of one invocation. Subcommands receive it through ``click.pass_obj``.
 
     Attributes:
         environment: The settings from environment variables.
         disabled: Plugins switched off by ``--no-plugin``.
         allowed: The allow-list given by ``--plugins``, or None.
-        reserved: Names of detcore's commands, each with the distribution that may register it;
-            "": built in.
-        master: The server whose records are shown; None: those of this home.
+        reserved: Names of detcore's commands, each with the distribution that may register it, or
+            "" for a built-in command.
+        master: The server whose records are used, or None for the records in DETCORE_HOME.
     """
 
     environment: Environment
@@ -36,10 +36,10 @@ class CliContext:
     def plugin_manager(
         self, *, on_problem: Callable[[PluginProblem], None] | None = None
     ) -> PluginManager:
-        """Return a new manager of the plugins that are on.
+        """Return a new manager of the enabled plugins.
 
         Args:
-            on_problem: Called once for each faulty plugin; default: a warning on stderr.
+            on_problem: Called once for each faulty plugin; default: print a warning on stderr.
         """
         from detcore.plugins import PluginManager
 
@@ -60,10 +60,10 @@ def load_experiment_file(
     plugins: PluginManager,
     code_dir: Path | None,
 ) -> LoadedConfig:
-    """Check an experiment file, with the values of ``--set`` and of variables over it.
+    """Load an experiment file with overrides from ``--set`` and environment variables.
 
     Raises:
-        ExperimentFileError: If it has mistakes; the message lists all of them.
+        ExperimentFileError: If the file has mistakes; the message lists all of them.
     """
     from detcore.config import load_config, parse_set_flags
 

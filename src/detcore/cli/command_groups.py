@@ -1,4 +1,4 @@
-"""Groups of commands: imported when they are called, and a hint where a name was mistyped."""
+"""Command groups that import commands on use, and suggest a command for a mistyped name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from detcore.contract.errors import closest_match
 
-# Longer ones are cut by click; lines are broken where the terminal ends in any case.
+# click truncates longer summaries. Lines are wrapped at the width of the terminal.
 _SUMMARY_LENGTH = 200
 
 
@@ -20,9 +20,9 @@ class Lazy:
     """A command that is imported when it runs.
 
     Attributes:
-        target: Where it is, as ``"module:attribute"``; None for a command of another distribution,
-            which its plugin registers.
-        summary: The line that help shows of it.
+        target: Location as ``"module:attribute"``, or None for a command that the plugin of another
+            distribution registers.
+        summary: One-line help.
     """
 
     target: str | None
@@ -30,7 +30,7 @@ class Lazy:
 
 
 class CommandGroup(click.Group):
-    """A group that takes commands by name and says which one was probably meant."""
+    """A group that suggests a command for a mistyped name."""
 
     def __init__(
         self, *args: Any, lazy_commands: Mapping[str, Lazy] | None = None, **kwargs: Any
@@ -39,11 +39,11 @@ class CommandGroup(click.Group):
         self.lazy_commands = dict(lazy_commands or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands, those that are imported late first, in the order they were given."""
+        """Return the command names in order, lazily imported commands first."""
         return [*self.lazy_commands, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if need be, or None."""
+        """Return a command, or None. Import the command if necessary."""
         lazy = self.lazy_commands.get(cmd_name)
         if lazy is None:
             return super().get_command(ctx, cmd_name)
@@ -55,22 +55,22 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed, or say which one was probably meant."""
+        """Find the typed command. An error suggests the command that was probably meant."""
         name = args[0]
         command = self.get_command(ctx, name)
         if command is not None:
             return name, command, args[1:]
         if name.startswith("-"):
-            return super().resolve_command(ctx, args)  # click's message on unknown options
+            return super().resolve_command(ctx, args)  # click reports the unknown option
         raise click.UsageError(self.explain_unknown(ctx, name), ctx=ctx)
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
         """Return the message for an unknown command."""
-        hint = self.hint(ctx, name, self.list_commands(ctx))
+        hint = self.suggest_command(ctx, name, self.list_commands(ctx))
         return f"'{ctx.command_path}' has no command {name!r}.\n{hint}"
 
-    def hint(self, ctx: click.Context, name: str, names: Iterable[str]) -> str:
-        """Return which command was probably meant: one of `names`, or one of another group."""
+    def suggest_command(self, ctx: click.Context, name: str, names: Iterable[str]) -> str:
+        """Return a suggestion: a command in `names`, or a command of another group."""
         root = ctx.find_root()
         elsewhere = []
         if isinstance(root.command, CommandGroup):
@@ -90,7 +90,7 @@ class CommandGroup(click.Group):
         return f"'{path} --help' lists the commands."
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands; those that are imported late need not be for it."""
+        """Write the commands without importing them."""
         lines = [(name, lazy.summary) for name, lazy in self.lazy_commands.items()]
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)

@@ -1,4 +1,4 @@
-"""``detcore config``: check an experiment file, show its effective values, print its schema."""
+"""``detcore config``: check experiment files, show effective values, print the schema."""
 
 from __future__ import annotations
 
@@ -34,26 +34,30 @@ Examples:
 \b
 Exit codes:
   0    no mistakes
-  2    mistakes; the report names each with its line and column
+  2    mistakes; the report shows the line and column of each mistake
 """
 _SHOW_EXAMPLES = """
 \b
 Examples:
   detcore config show const.yaml              every field, defaults included
-  detcore config show const.yaml --origin     and where each value came from
+  detcore config show const.yaml --origin     with the origin of each value
   DETCORE_CONFIG__MAX_RESTARTS=0 detcore config show const.yaml --origin
 """
 _SCHEMA_EXAMPLES = """
 \b
 Example:
   detcore config schema > detcore.schema.json
-Then write this as the first line of an experiment file, for editors with a YAML language server:
+Editors with a YAML language server use the schema if this is the first line of the file:
   # yaml-language-server: $schema=detcore.schema.json
 """
 
 _file = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 _settings = click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Override a field of the file."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override a field of the file (repeatable).",
 )
 
 
@@ -61,8 +65,8 @@ _settings = click.option(
 def config_group() -> None:
     """Check, show and describe experiment files.
 
-    A field is taken from --set, else from a variable DETCORE_CONFIG__SECTION__FIELD, else from
-    the file, else it has its default.
+    Values are searched in this order: --set, the environment variable
+    DETCORE_CONFIG__SECTION__FIELD, the file, the default.
     """
 
 
@@ -72,21 +76,21 @@ def config_group() -> None:
 @json_option
 @click.pass_context
 def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
-    """Report every mistake in an experiment file at once.
+    """Report all mistakes in an experiment file.
 
-    The entrypoint's code is looked up next to the file; it is read, and not run.
-    A plugin's search method is made, and its launcher looked up, as by `detcore run`.
+    The entrypoint's code is looked up next to the file, but not run. Search methods and launchers
+    of plugins are checked as in `detcore run`.
     """
     from detcore.config import ExperimentFileError
 
     try:
-        loaded, plugins = _load(context, file, settings, file.absolute().parent)
-        _ask_plugins(loaded, plugins)
+        loaded, plugins = _load_file(context, file, settings, file.absolute().parent)
+        _check_plugin_sections(loaded, plugins)
     except ExperimentFileError as error:
         if as_json:
-            click.echo(json.dumps(_mistakes(error), indent=2))
+            click.echo(json.dumps(_list_mistakes(error), indent=2))
         else:
-            click.echo(_report(error), err=True)
+            click.echo(_format_report(error), err=True)
         context.exit(_EXIT_WRONG)
     if as_json:
         click.echo(json.dumps({"mistakes": [], "notices": loaded.notices}, indent=2))
@@ -99,13 +103,13 @@ def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json
 @config_group.command(epilog=_SHOW_EXAMPLES)
 @_file
 @_settings
-@click.option("--origin", is_flag=True, help="Say where each value came from.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @json_option
 @click.pass_context
 def show(
     context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
 ) -> None:
-    """Print the effective values of an experiment file, with defaults and masked secrets."""
+    """Print the values of an experiment file with defaults and masked secrets."""
     import yaml
 
     from detcore.config import ExperimentFileError
@@ -113,37 +117,37 @@ def show(
     from detcore.masking import mask_config
 
     try:
-        loaded, _ = _load(context, file, settings)
+        loaded, _ = _load_file(context, file, settings)
     except ExperimentFileError as error:
-        click.echo(_report(error), err=True)
+        click.echo(_format_report(error), err=True)
         context.exit(_EXIT_WRONG)
     values: Any = mask_config(loaded.config.model_dump(mode="json"))
     origins = loaded.find_origins() if origin else {}
     if as_json:
-        shown = {"config": values, "origins": plain_value(origins)} if origin else values
-        click.echo(json.dumps(shown, indent=2))
+        document = {"config": values, "origins": plain_value(origins)} if origin else values
+        click.echo(json.dumps(document, indent=2))
         return
     text = write_yaml(values)
-    if printable(text) != text:  # YAML escapes all special characters, or none
+    if printable(text) != text:  # YAML escapes either all special characters or none
         text = write_yaml(values, allow_unicode=False)
     lines = text.splitlines()
     width = min(60, max(map(len, lines)))
     for number, name in _leaf_lines(yaml.compose(text), "") if origin else ():
-        lines[number] = f"{lines[number]:<{width}}  # {_where(origins[name], name, file)}"
+        lines[number] = f"{lines[number]:<{width}}  # {_describe_origin(origins[name], name, file)}"
     click.echo(printable("\n".join(lines)))
 
 
 @config_group.command(epilog=_SCHEMA_EXAMPLES)
 @click.pass_obj
 def schema(obj: CliContext) -> None:
-    """Print the JSON Schema of experiment files, for editors; with the settings of plugins."""
+    """Print the JSON Schema of experiment files, including settings of plugins."""
     from detcore.config import json_schema
 
     models = obj.plugin_manager().settings_models()
     click.echo(json.dumps(json_schema(models), indent=2))
 
 
-def _load(
+def _load_file(
     context: click.Context, file: Path, settings: tuple[str, ...], code_dir: Path | None = None
 ) -> tuple[LoadedConfig, PluginManager]:
     obj: CliContext = context.obj
@@ -154,11 +158,11 @@ def _load(
     return loaded, plugins
 
 
-def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
-    """Report the sections of the file that the plugins it names refuse.
+def _check_plugin_sections(loaded: LoadedConfig, plugins: PluginManager) -> None:
+    """Raise an error for sections that their plugins reject.
 
     Raises:
-        ExperimentFileError: If a plugin refuses a section.
+        ExperimentFileError: If a plugin rejects a section.
     """
     launcher = loaded.config.launcher
     launcher_name = launcher if isinstance(launcher, str) else launcher.name
@@ -176,28 +180,28 @@ def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
         raise make_refusal_error(loaded, refused)
 
 
-def _report(error: ExperimentFileError) -> str:
-    """Return the report in colours; click removes them if it does not go to a terminal."""
+def _format_report(error: ExperimentFileError) -> str:
+    """Return the report with colours. click removes them if the output is not a terminal."""
     report = _HEADLINE.sub(
-        lambda found: (
-            f"{found[1]}{click.style('error:', fg='red')} {click.style(found[2], bold=True)}"
+        lambda match: (
+            f"{match[1]}{click.style('error:', fg='red')} {click.style(match[2], bold=True)}"
         ),
         str(error),
     )
-    return _UNDERLINE.sub(lambda found: found[1] + click.style(found[2], fg="red"), report)
+    return _UNDERLINE.sub(lambda match: match[1] + click.style(match[2], fg="red"), report)
 
 
-def _mistakes(error: ExperimentFileError) -> dict[str, Any]:
+def _list_mistakes(error: ExperimentFileError) -> dict[str, Any]:
     return {
         "mistakes": [
             {
-                "source": found.source_name,
-                "line": found.line,
-                "column": found.column,
-                "message": found.message,
-                "suggestion": found.suggestion,
-                "label": found.primary.text,
-                "help": list(found.help),
+                "source": item.source_name,
+                "line": item.line,
+                "column": item.column,
+                "message": item.message,
+                "suggestion": item.suggestion,
+                "label": item.primary.text,
+                "help": list(item.help),
                 "related": [
                     {
                         "source": label.span.source.name,
@@ -205,17 +209,17 @@ def _mistakes(error: ExperimentFileError) -> dict[str, Any]:
                         "column": label.span.column + 1,
                         "label": label.text,
                     }
-                    for label in found.secondary
+                    for label in item.secondary
                 ],
             }
-            for found in error.diagnostics
+            for item in error.diagnostics
         ],
         "notices": [],
     }
 
 
 def _leaf_lines(node: Any, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the line of each value that has none below it, from 0, with its dotted name."""
+    """Yield the line of each leaf value, from 0, with its dotted name."""
     if not isinstance(node.value, list) or not node.value:
         yield node.end_mark.line, name
         return
@@ -224,7 +228,7 @@ def _leaf_lines(node: Any, name: str) -> Iterator[tuple[int, str]]:
         yield from _leaf_lines(value, f"{name}.{key}" if name else str(key))
 
 
-def _where(origin: Origin, name: str, file: Path) -> str:
+def _describe_origin(origin: Origin, name: str, file: Path) -> str:
     if origin.source == "default" and name in ("name", "reproducibility.experiment_seed"):
         return "default: drawn for each run"
     if origin.source == "file":

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
-_no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
+_no_wait = click.option(
+    "--no-wait", is_flag=True, help="Return without waiting for the experiment to end."
+)
 _EXAMPLES = """
 \b
 Examples:
@@ -51,13 +53,13 @@ Examples:
 Exit codes:
   0    completed
   1    failed or canceled
-  75   paused, or its process is gone: resume it
-  124  it still runs after the time that was given
+  75   paused, or its process has exited; resume it
+  124  still running after the timeout
 """
 
 
-def _command(what: str, summary: str) -> click.Command:
-    """Return the command that asks the runner of an experiment for something."""
+def _make_command(what: str, summary: str) -> click.Command:
+    """Return a command that sends a request to the runner of an experiment."""
 
     @click.command(what, help=summary)
     @experiment_argument
@@ -65,14 +67,16 @@ def _command(what: str, summary: str) -> click.Command:
     @json_option
     @master_option
     def command(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
-        _control(obj, experiment_id, what, no_wait=no_wait, as_json=as_json)
+        _send_control(obj, experiment_id, what, no_wait=no_wait, as_json=as_json)
 
     return command
 
 
-pause = _command("pause", "Let all trials checkpoint and end; continue later with resume.")
-cancel = _command("cancel", "Let all trials checkpoint and end, for good.")
-kill = _command("kill", "End all trials at once, without a checkpoint.")
+pause = _make_command(
+    "pause", "Checkpoint and stop all trials. Continue with 'detcore experiment resume'."
+)
+cancel = _make_command("cancel", "Checkpoint and end all trials for good.")
+kill = _make_command("kill", "End all trials immediately, without a checkpoint.")
 
 
 @click.command()
@@ -88,7 +92,7 @@ def resume(
     max_slots: int | None,
     as_json: bool,
 ) -> None:
-    """Continue an experiment in this terminal: detcore run --resume."""
+    """Resume an experiment in this terminal, as 'detcore run --resume' does."""
     from detcore.cli.run_command import run
 
     click.get_current_context().invoke(
@@ -101,7 +105,7 @@ def resume(
     )
 
 
-def _control(
+def _send_control(
     obj: CliContext, experiment_id: int, what: str, *, no_wait: bool, as_json: bool
 ) -> None:
     is_here = obj.master is None
@@ -112,20 +116,20 @@ def _control(
         if state == "RUNNING" and is_here and not no_wait:
             if not as_json:
                 click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
-            _wait(obj, experiment_id, what)
+            _wait_for_runner(obj, experiment_id, what)
             state = experiment.state.value
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
     elif state == "RUNNING":
-        click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
+        click.echo(f"experiment {experiment_id}: sent '{what}' to its runner")
     else:
         click.echo(f"experiment {experiment_id}: {state.lower()}")
         if state == "PAUSED" and is_here:
             click.echo(f"resume with:  detcore experiment resume {experiment_id}")
 
 
-def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
-    """Wait until the runner has ended the trials, or is gone itself."""
+def _wait_for_runner(obj: CliContext, experiment_id: int, what: str) -> None:
+    """Wait until the runner has ended the trials, or has exited."""
     from detcore.contract.values import Control
     from detcore.run import reconcile_experiment
 
@@ -151,29 +155,30 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
 @dry_run_option
 @master_option
 def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
-    """Delete an experiment: its checkpoints' files, its trials, their metrics and logs.
+    """Delete an experiment with its checkpoints, trials, metrics and logs.
 
-    Refused while it runs, while a model of the registry has one of its checkpoints, and while
-    trials of another experiment start from one. An interrupted deletion can be repeated.
+    An experiment cannot be deleted while it runs, while one of its checkpoints is in the model
+    registry, or while another experiment starts trials from one of its checkpoints. An interrupted
+    deletion can be repeated.
     """
     from detcore.client.local_control import check_deletable
 
     with open_records(obj) as database:
         record = database.get_experiment(experiment_id)
         checkpoints = check_deletable(database, experiment_id)
-        held = [found for found in checkpoints if found.state != "DELETED"]
-        size = sum(found.size_bytes or 0 for found in held)
+        stored = [checkpoint for checkpoint in checkpoints if checkpoint.state != "DELETED"]
+        size = sum(checkpoint.size_bytes or 0 for checkpoint in stored)
         num_trials = database.count_trials().get(experiment_id, 0)
         print_line(
             f"experiment {experiment_id} ({record.name}): {count_of(num_trials, 'trial')}, "
-            f"{count_of(len(held), 'checkpoint')} with {format_bytes(size)}"
+            f"{count_of(len(stored), 'checkpoint')} with {format_bytes(size)}"
         )
-        for url in sorted({found.storage_url for found in held}):
+        for url in sorted({checkpoint.storage_url for checkpoint in stored}):
             print_line(f"  in {url}")
         if dry_run:
             print_line("nothing was deleted (--dry-run)")
             return
-        confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
+        confirm(f"Delete experiment {experiment_id} with its checkpoints and records?", yes=yes)
         with open_client(obj) as client:
             client.get_experiment(experiment_id).delete()
     print_line(f"deleted experiment {experiment_id}")
@@ -183,7 +188,7 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
 @experiment_argument
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
-    help="Wait no longer than this.",
+    help="Maximum time to wait.",
 )  # fmt: skip
 @format_options
 @master_option
@@ -193,7 +198,7 @@ def wait(
     timeout_s: float | None,
     form: Format,
 ) -> None:
-    """Wait until an experiment no longer runs; the exit code says how it ended."""
+    """Wait until an experiment ends. The exit code shows how it ended."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:
@@ -201,8 +206,8 @@ def wait(
             timed_out = until is not None and time.monotonic() >= until
             if not is_alive or timed_out:
                 break
-            left = _WAIT_POLL_S if until is None else max(0.0, until - time.monotonic())
-            time.sleep(min(_WAIT_POLL_S, left))
+            remaining_s = _WAIT_POLL_S if until is None else max(0.0, until - time.monotonic())
+            time.sleep(min(_WAIT_POLL_S, remaining_s))
     with open_records(obj, is_again=True) as database:  # includes the workers' last reports
         count = database.count_trials().get(experiment_id, 0)
         row = describe_experiment(database, database.get_experiment(experiment_id), count)

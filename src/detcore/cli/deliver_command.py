@@ -1,4 +1,4 @@
-"""``detcore plugins deliver``: send observers the events that they missed."""
+"""``detcore plugins deliver``: deliver missed events to observers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,26 @@ _TITLES = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "no
 _EPILOG = """
 \b
 Exit codes:
-  0  nothing waits any more
-  1  something still waits; the table says why
+  0  all events are delivered
+  1  some events are still undelivered; the table shows why
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--experiment", "experiment_id", type=EXPERIMENT_ID, metavar="ID", help="Only its trials."
+    "--experiment",
+    "experiment_id",
+    type=EXPERIMENT_ID,
+    metavar="ID",
+    help="Deliver only events of this experiment.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what waits, and deliver nothing.")
+@click.option("--dry-run", is_flag=True, help="List undelivered events without delivering them.")
 @click.option(
     "--forget",
     "forgotten",
     type=PLUGIN_NAME,
     metavar="PLUGIN",
-    help="Drop what waits for this plugin, such as one that was uninstalled.",
+    help="Drop the undelivered events of this plugin, for example after uninstalling it.",
 )
 @json_option
 @click.pass_context
@@ -52,17 +56,17 @@ def deliver(
     forgotten: str | None,
     as_json: bool,
 ) -> None:
-    """Send plugins that observe trials the events that they missed.
+    """Deliver missed events to plugins that observe trials.
 
-    Events that a plugin could not deliver, because its service was unreachable, wait in the event
-    logs of the trials. The runner of an experiment delivers the events of its running trials.
+    If the service of a plugin is unreachable, undelivered events stay in the event logs of the
+    trials. Events of running trials are delivered by the runner of the experiment.
     """
     if dry_run and forgotten is not None:
         raise click.UsageError("give --dry-run or --forget, not both")
     obj: CliContext = ctx.obj
     with open_records(obj) as database:
         if experiment_id is not None:
-            database.get_experiment(experiment_id)  # raises if there is none
+            database.get_experiment(experiment_id)  # an unknown id is an error
         home = obj.environment.home
         names = {
             cursor.plugin
@@ -71,9 +75,9 @@ def deliver(
         }
         observers: dict[str, Observer] = {}
         if names and forgotten is None:
-            observers = {found.entry.name: found for found in obj.plugin_manager().observers()}
+            observers = {item.entry.name: item for item in obj.plugin_manager().observers()}
         rows = [
-            _deliver(
+            _deliver_events(
                 name,
                 observers.get(name),
                 database=database,
@@ -84,11 +88,11 @@ def deliver(
             )
             for name in (sorted(names) if forgotten is None else [forgotten])
         ]
-    _show(rows, as_json=as_json)
+    _print_rows(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
 
 
-def _deliver(
+def _deliver_events(
     name: str,
     observer: Observer | None,
     *,
@@ -98,14 +102,15 @@ def _deliver(
     dry_run: bool,
     is_forgotten: bool,
 ) -> dict[str, Any]:
-    """Deliver or drop the events that wait for a plugin; return its row of the table."""
+    """Deliver or drop the undelivered events of a plugin. Return its row of the table."""
     row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
     if is_forgotten:
         cursors = database.list_cursors(plugin=name, experiment_id=experiment_id)
         row["forgotten"] = drop_events(database, home, cursors)
     elif observer is None:
         row["note"] = (
-            f"not installed, or switched off; to drop it: detcore plugins deliver --forget {name}"
+            "not installed or disabled; drop its events with: "
+            f"detcore plugins deliver --forget {name}"
         )
     elif not dry_run:
         row["delivered"], problem = deliver_events(
@@ -119,24 +124,26 @@ def _deliver(
     row["trials"] = list(times)
     row["since"] = min((waiting[0] for waiting in times.values()), default=None)
     if times and not row["note"] and not dry_run:
-        row["note"] = "the trial runs, or another process delivers it now"
+        row["note"] = "the trial is running, or another process is delivering its events"
     return row
 
 
-def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        print_line("nothing waits")
+        print_line("all events are delivered")
     else:
         columns: list[Column | str] = [*_TITLES[:-1], Column("note", wrap=True)]
-        print_table(columns, [[_cell(title, row[title]) for title in _TITLES] for row in rows])
+        print_table(
+            columns, [[_format_cell(title, row[title]) for title in _TITLES] for row in rows]
+        )
 
 
-def _cell(title: str, value: Any) -> object:
+def _format_cell(title: str, value: Any) -> object:
     if title == "since" and value is not None:
         return datetime.datetime.fromtimestamp(value, datetime.timezone.utc)
     if isinstance(value, list):
-        shown = ", ".join(map(str, value[:5])) + (" and more" if len(value) > 5 else "")
-        return shown or "-"
+        text = ", ".join(map(str, value[:5])) + (" and more" if len(value) > 5 else "")
+        return text or "-"
     return "-" if value == "" else value

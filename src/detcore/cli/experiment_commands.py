@@ -51,7 +51,7 @@ _DESCRIBE_EXAMPLES = """
 \b
 Examples:
   detcore experiment describe 3
-  detcore experiment describe 3 --json     with the whole configuration, for programs
+  detcore experiment describe 3 --json     for programs, with the complete configuration
 """
 _COMMANDS = {
     "list": Lazy("detcore.cli.experiment_commands:list_command", "List experiments."),
@@ -62,19 +62,21 @@ _COMMANDS = {
     "best": Lazy(
         "detcore.cli.experiment_trials_command:best", "List the best checkpoints of an experiment."
     ),
-    "logs": Lazy("detcore.cli.log_commands:experiment_logs", "Show what the trials printed."),
+    "logs": Lazy("detcore.cli.log_commands:experiment_logs", "Show the output of the trials."),
     "plot": Lazy(None, "Draw learning curves and hyperparameters."),
     "wait": Lazy("detcore.cli.control_commands:wait", "Wait until an experiment has ended."),
-    "pause": Lazy("detcore.cli.control_commands:pause", "Checkpoint all trials and stop, for now."),
+    "pause": Lazy("detcore.cli.control_commands:pause", "Checkpoint and stop all trials."),
     "resume": Lazy("detcore.cli.control_commands:resume", "Resume an experiment in this terminal."),
     "cancel": Lazy(
-        "detcore.cli.control_commands:cancel", "Checkpoint all trials and end it for good."
+        "detcore.cli.control_commands:cancel", "Checkpoint and end all trials for good."
     ),
-    "kill": Lazy("detcore.cli.control_commands:kill", "End all trials at once."),
-    "archive": Lazy("detcore.cli.experiment_commands:archive", "Leave an experiment out of lists."),
-    "unarchive": Lazy("detcore.cli.experiment_commands:unarchive", "Bring it back."),
+    "kill": Lazy("detcore.cli.control_commands:kill", "End all trials immediately."),
+    "archive": Lazy("detcore.cli.experiment_commands:archive", "Hide an experiment in lists."),
+    "unarchive": Lazy(
+        "detcore.cli.experiment_commands:unarchive", "Show an archived experiment in lists again."
+    ),
     "delete": Lazy(
-        "detcore.cli.control_commands:delete", "Delete its records and checkpoints for good."
+        "detcore.cli.control_commands:delete", "Delete an experiment's records and checkpoints."
     ),
 }
 _LISTED_TRIALS = 50
@@ -86,26 +88,26 @@ def experiment_group() -> None:
 
 
 @click.command("list", epilog=_LIST_EXAMPLES)
-@click.option("--all", "show_all", is_flag=True, help="Also those that are archived.")
+@click.option("--all", "show_all", is_flag=True, help="Include archived experiments.")
 @click.option(
     "--state",
     "states",
     type=click.Choice([state.value for state in ExperimentState], case_sensitive=False),
     multiple=True,
-    help="Only those in this state; may be given again.",
+    help="List only experiments in this state (repeatable).",
 )
 @click.option(
     "--sort",
     type=click.Choice(["id", "name", "metric", "started"]),
     default="id",
     show_default=True,
-    help="Order; by metric the best come first.",
+    help="Sort order; with 'metric', the best experiments come first.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The newest N; with another order, the first N.",
+    help="Maximum number; the newest with --sort id, otherwise the first.",
 )
 @format_options
 @master_option
@@ -117,34 +119,33 @@ def list_command(
     limit: int | None,
     form: Format,
 ) -> None:
-    """List experiments, with their state and best validation."""
+    """List experiments with their state and best validation."""
     with open_records(obj) as database:
-        wanted = [ExperimentState(state.upper()) for state in states] or None
         records = database.list_experiments(
-            states=wanted,
+            states=[ExperimentState(state.upper()) for state in states] or None,
             archived=None if show_all else False,
             newest_first=True,
-            limit=limit if sort == "id" else None,  # the others need not be looked at
+            limit=limit if sort == "id" else None,  # other orders need all experiments
         )[::-1]
         counts = database.count_trials()
         rows = [describe_experiment(database, row, counts.get(row.id, 0)) for row in records]
-        rows = _sorted(rows, sort)[:limit]
+        rows = _sort_rows(rows, sort)[:limit]
         where = database.url
         num_archived = database.count_experiments(archived=True)
     if print_data(form, {"experiments": rows}, rows, ["id", "name", "state"]):
         return
     if not rows and not states and num_archived and not show_all:
-        click.echo(f"{num_archived} archived: --all shows them", err=True)
+        click.echo(f"{num_archived} archived experiments; --all shows them", err=True)
     elif not rows and not states:
         click.echo(
-            f"There are no experiments in {where} yet.\nTrain one:  detcore run CONFIG.yaml",
+            f"No experiments in {where} yet.\nStart an experiment:  detcore run CONFIG.yaml",
             err=True,
         )
     else:
         _print_list(rows)
 
 
-def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def _sort_rows(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     if by == "metric":
         return sorted(
             rows,
@@ -164,7 +165,7 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
     """Show an experiment: its configuration, trials and best validation.
 
-    With --csv only its trials.
+    --csv prints only the trials.
     """
     from detcore.masking import mask_config
 
@@ -174,39 +175,39 @@ def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
             database, record, database.count_trials().get(experiment_id, 0)
         )
         limit = _LISTED_TRIALS if form == "table" else None
-        shown = database.list_trials(experiment_id, newest_first=True, limit=limit)[::-1]
-        described = describe_trials(
+        records = database.list_trials(experiment_id, newest_first=True, limit=limit)[::-1]
+        trials = describe_trials(
             database,
-            shown,
+            records,
             metric=overview["metric"],
             smaller_is_better=bool(overview["smaller_is_better"]),
         )
         if form == "table":
-            shorten_checkpoints(database, described)
+            shorten_checkpoints(database, trials)
     config: Any = mask_config(dict(record.config))
-    document = {**overview, "config": config, "trials": described}
-    if not print_data(form, document, described, ["id", "state"]):
+    document = {**overview, "config": config, "trials": trials}
+    if not print_data(form, document, trials, ["id", "state"]):
         _print_experiment(overview, record, config)
-        _print_trials(overview, described, config)
+        _print_trials(overview, trials, config)
 
 
-def _archive_command(what: str, summary: str, said: str) -> click.Command:
+def _make_archive_command(what: str, summary: str, outcome: str) -> click.Command:
     @click.command(what, help=summary)
     @experiment_argument
     @master_option
     def command(obj: CliContext, experiment_id: int) -> None:
         with open_client(obj) as client:
             getattr(client.get_experiment(experiment_id), what)()
-        click.echo(f"experiment {experiment_id} is {said}")
+        click.echo(f"experiment {experiment_id} is {outcome}")
 
     return command
 
 
-archive = _archive_command(
-    "archive", "Leave an experiment out of lists. Nothing of it is deleted.", "archived"
+archive = _make_archive_command(
+    "archive", "Hide an experiment in lists, without deleting anything.", "archived"
 )
-unarchive = _archive_command(
-    "unarchive", "Bring an archived experiment back into lists.", "in lists again"
+unarchive = _make_archive_command(
+    "unarchive", "Show an archived experiment in lists again.", "no longer archived"
 )
 
 
@@ -256,7 +257,7 @@ def _print_experiment(
     best, took = row["best_validation"], get_duration_s(row)
     fields = {
         "state": f"{state}: {row['error']}" if row["error"] else state,
-        "asked to": record.control and record.control.value,
+        "request": record.control and record.control.value,
         **summarize_config(config),
         "code": row["model_dir"],
         "started": row["created_at"],
@@ -280,7 +281,7 @@ def _print_trials(
     print_trials(trials, row["metric"])
     if len(trials) < row["num_trials"]:
         print_line(
-            f"{row['num_trials'] - len(trials)} earlier ones: "
+            f"{row['num_trials'] - len(trials)} earlier trials:  "
             f"detcore experiment trials {row['id']}",
             style="dim",
         )
@@ -289,7 +290,7 @@ def _print_trials(
             print_line(f"trial {trial['id']}: {trial['error']}")
     click.echo()
     best = row["best_validation"]
-    shown = best["trial_id"] if best else trials[0]["id"]
-    print_line(f"metrics and a plot:  detcore trial describe {shown}", style="dim")
+    trial_id = best["trial_id"] if best else trials[0]["id"]
+    print_line(f"metrics and a plot:  detcore trial describe {trial_id}", style="dim")
     if can_resume(config, row["state"], is_alive=row["is_alive"]):
         print_line(f"resume with:  detcore run --resume {row['id']}", style="dim")

@@ -14,7 +14,7 @@ from detcore.cli.output import (
     format_hparams,
     format_options,
     make_console,
-    pick,
+    pick_fields,
     print_data,
     print_line,
     print_table,
@@ -70,10 +70,10 @@ _WIDE = 100
     type=click.Choice(["id", "metric", "steps", "state"]),
     default="id",
     show_default=True,
-    help="Order; by metric the best come first, those without one last.",
+    help="Sort order; with 'metric', the best trials come first.",
 )
-@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
+@click.option("--metric", metavar="NAME", help="Metric to show.  [default: the searcher's metric]")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of trials.")
 @format_options
 @master_option
 def trials(
@@ -84,9 +84,9 @@ def trials(
     limit: int | None,
     form: Format,
 ) -> None:
-    """List trials: state, steps, rung, best validation, hyperparameters.
+    """List trials with their state, best validation and hyperparameters.
 
-    Whether a smaller metric is better is the experiment's setting, also for --metric.
+    The experiment's smaller_is_better also applies to --metric.
     """
     with open_records(obj) as database:
         metric, rows = _read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
@@ -109,17 +109,17 @@ def _read_trials(
     metric: str | None,
     limit: int | None,
 ) -> tuple[str | None, list[dict[str, Any]]]:
-    """Return the metric that trials are compared by, and the trials as plain values.
+    """Return the metric that ranks trials, and the trials as plain values.
 
     Args:
         database: The records.
-        experiment_id: Whose trials.
+        experiment_id: The experiment.
         sort: "id", "metric", "steps" or "state".
-        metric: By which metric; None: the searcher's.
+        metric: Name of the metric; None means the searcher's metric.
         limit: Maximum number of trials.
 
     Raises:
-        NotFoundError: If there is no such experiment.
+        NotFoundError: If no experiment has this id.
     """
     searcher = database.get_experiment(experiment_id).searcher
     metric, smaller = metric or searcher.metric, searcher.smaller_is_better is not False
@@ -129,7 +129,7 @@ def _read_trials(
         )
         records = [row.trial for row in ranked]
     else:
-        # In another order all have to be looked at before the first ones are known.
+        # Other orders need all trials before the first trials are known.
         records = database.list_trials(experiment_id, limit=limit if sort == "id" else None)
     rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
     if sort == "steps":
@@ -141,7 +141,7 @@ def _read_trials(
 
 
 def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
-    """Print trials as a table, below the hyperparameters that all of them share."""
+    """Print the hyperparameters that all trials share, and a table of the trials."""
     same, varied = _split_hparams(rows)
     if same:
         print_line(f"all with {format_hparams(same)}")
@@ -176,11 +176,11 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
 
 
 def _split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return the hyperparameters that all trials share, and the names of the others."""
+    """Return the hyperparameters that all trials share, and the names of the varied ones."""
     flat = [flatten(row["hparams"]) for row in rows]
     same, varied = {}, []
     for name in dict.fromkeys(name for hparams in flat for name in hparams):
-        # As text: values may be lists, and True equals 1.
+        # Compared as strings, because values may be lists, and True equals 1.
         if len({str(hparams[name]) if name in hparams else None for hparams in flat}) == 1:
             same[name] = flat[0][name]
         else:
@@ -199,15 +199,17 @@ def _best_at(row: dict[str, Any], metric: str | None) -> str:
 @experiment_argument
 @click.option(
     "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    help="How many, the best first.",
+    help="Number of checkpoints.",
 )  # fmt: skip
-@click.option("--metric", metavar="NAME", help="Which validation metric; default: the searcher's.")
+@click.option(
+    "--metric", metavar="NAME", help="Validation metric.  [default: the searcher's metric]"
+)
 @click.option(
     "--smaller-is-better/--larger-is-better",
     default=None,
-    help="Default: as the experiment's searcher has it.",
+    help="Direction of the metric.  [default: the experiment's smaller_is_better]",
 )
-@click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
+@click.option("--uuid", "only_uuids", is_flag=True, help="Print only UUIDs.")
 @format_options
 @master_option
 def best(
@@ -219,20 +221,20 @@ def best(
     only_uuids: bool,
     form: Format,
 ) -> None:
-    """List the best checkpoints of an experiment, by the validation at their step.
+    """List the best checkpoints of an experiment by the validation at their step.
 
-    If a trial has no checkpoint at a validated step, the checkpoint nearest after its best
-    validation, else its latest one, stands in. Checkpoints without the metric, or with NaN, come
-    last.
+    For a trial without a checkpoint at a validated step, the next checkpoint after its best
+    validation is listed, or its latest checkpoint. Checkpoints without the metric, or with NaN,
+    come last.
     """
     if only_uuids and form != "table":
-        raise click.UsageError("give --uuid, --json or --csv, not two of them")
+        raise click.UsageError("give only one of --uuid, --json and --csv")
     with open_records(obj) as database:
         searcher = database.get_experiment(experiment_id).searcher
-        asked, metric = metric, metric or searcher.metric
+        is_own, metric = metric is None, metric or searcher.metric
         if metric is None:
             raise click.UsageError(
-                f"experiment {experiment_id} has no searcher metric; name one with --metric"
+                f"experiment {experiment_id} has no searcher metric; name a metric with --metric"
             )
         if smaller_is_better is None:
             smaller_is_better = searcher.smaller_is_better is not False
@@ -245,14 +247,14 @@ def best(
         rows = [_describe_ranked(checkpoint) for checkpoint in ranked]
         short = uuid_shortener(database)
         if rows and rows[0]["value"] is None:
-            # Where the name is wrong, any checkpoint would be as good as another.
-            known = database.metric_names(experiment_id)
-            names = [name for kind, name in known if kind == "validation"]
-            raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
+            # The name of the metric may be wrong, so the ranking would be arbitrary.
+            metrics = database.metric_names(experiment_id)
+            names = [name for kind, name in metrics if kind == "validation"]
+            raise NotFoundError(_explain_metric(experiment_id, metric, names, is_own=is_own))
     if not rows:
         raise NotFoundError(
-            f"experiment {experiment_id} has no whole checkpoint (yet).\n"
-            f"See what there is: detcore checkpoint list --experiment {experiment_id}"
+            f"experiment {experiment_id} has no complete checkpoint yet.\n"
+            f"List all checkpoints: detcore checkpoint list --experiment {experiment_id}"
         )
     _note_stand_ins(rows, metric)
     if only_uuids:
@@ -271,9 +273,9 @@ def best(
 
 def _describe_ranked(ranked: RankedCheckpoint) -> dict[str, Any]:
     return {
-        **pick(_BEST_FIELDS[:3], ranked.checkpoint),
-        **pick(("value", "value_steps"), ranked),
-        **pick(_BEST_FIELDS[3:], ranked.checkpoint),
+        **pick_fields(_BEST_FIELDS[:3], ranked.checkpoint),
+        **pick_fields(("value", "value_steps"), ranked),
+        **pick_fields(_BEST_FIELDS[3:], ranked.checkpoint),
     }
 
 
@@ -286,15 +288,15 @@ def _note_stand_ins(rows: list[dict[str, Any]], metric: str) -> None:
             click.echo(printable(f"note: {note}"), err=True)
 
 
-def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
+def _explain_metric(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
     text = (
-        f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
-        f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
+        f"no checkpoint of experiment {experiment_id} has a numeric validation metric {metric!r}.\n"
+        f"Validation metrics: {', '.join(names) or 'none yet'}."
     )
     if not names:
-        text += f"\nList all checkpoints with: detcore checkpoint list --experiment {experiment_id}"
+        text += f"\nList all checkpoints: detcore checkpoint list --experiment {experiment_id}"
     elif is_own and metric not in names:
-        text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
+        text += f"\nUse another metric: detcore experiment best {experiment_id} --metric {names[0]}"
     return text
 
 

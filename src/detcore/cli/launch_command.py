@@ -1,4 +1,4 @@
-"""``detcore launch``: run a command as several workers."""
+"""``detcore launch``: run a command in several worker processes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Examples:
 
 \b
 Exit codes:
-  0      all workers ended well
-  2      the command line is wrong
-  75     a worker wants to come back later, and none failed
-  other  that of the worker that failed first; 128 + n: killed by signal n
+  0      all workers succeeded
+  2      invalid command line
+  75     a worker requests to run again later, and no worker failed
+  other  exit code of the first failed worker; 128 + n: killed by signal n
 """
 
 
@@ -44,7 +44,7 @@ Exit codes:
     metavar="local|horovod|torch",
     default="local",
     show_default=True,
-    help="Whose variables tell a worker who it is, besides detcore's own.",
+    help="Launcher whose environment variables the workers receive, besides detcore's.",
 )
 @click.option(
     "-n",
@@ -52,20 +52,21 @@ Exit codes:
     "num_workers",
     type=click.IntRange(min=1, max=65_536),
     metavar="N",
-    help="How many workers.  [default with --hosts: all slots]",
+    help="Number of workers.  [default with --hosts: all slots]",
 )
-@click.option("--hosts", metavar="NAME:SLOTS,...", help="Machines to use (with horovod).")
+@click.option("--hosts", metavar="NAME:SLOTS,...", help="Hosts to use (with horovod).")
 @click.option(
     "--network-interface",
     metavar="NAME",
-    help="Which one leads to the other machines, the same on all.  [default: found out]",
+    help="Network interface that reaches the other hosts, with the same name on all hosts.  "
+    "[default: detected]",
 )
 @click.option(
     "--env",
     "exported",
     multiple=True,
     metavar="NAME",
-    help="Pass a variable on to the hosts, besides the harmless ones; may be given again.",
+    help="Environment variable to pass to the hosts (repeatable).",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.pass_obj
@@ -80,16 +81,16 @@ def launch(
 ) -> None:
     """Run COMMAND in several worker processes.
 
-    Each line that a worker prints begins with its rank. SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are
-    passed on; when one worker fails the rest are ended.
+    Each output line starts with the rank of its worker. SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are
+    forwarded to the workers. If a worker fails, the other workers are ended.
     """
     if not command:
-        raise click.UsageError("there is no COMMAND to run, such as: -- python train.py")
+        raise click.UsageError("missing COMMAND, such as: -- python train.py")
     if hosts is None and (network_interface or exported):
-        raise click.UsageError("--network-interface and --env belong to --hosts")
+        raise click.UsageError("--network-interface and --env require --hosts")
     from detcore.launch.command_job import run_on_hosts, run_workers
 
-    # "python" means this environment's Python, whether it was activated or not.
+    # "python" is this environment's Python, even if the environment is not activated.
     search_path = f"{Path(sys.executable).parent}:{obj.environment.search_path}"
     line = [_find_program(command[0], search_path), *command[1:]]
     variables = {"PATH": search_path}
@@ -106,7 +107,7 @@ def launch(
             notice=_notice,
         )
     elif num_workers is None:
-        raise click.UsageError("give the number of workers: -n N")
+        raise click.UsageError("missing the number of workers: -n N")
     else:
         code = run_workers(
             line,
@@ -124,19 +125,19 @@ def _notice(text: str) -> None:
 
 
 def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousService]:
-    """Return the service that a launcher is named after; none for those that need none.
+    """Return the rendezvous service of a launcher. Some launchers need no service.
 
     Raises:
-        UsageError: If there is no such launcher.
+        UsageError: If the launcher is unknown.
     """
     if launcher in _WITHOUT_SERVICE:
         return {}
     from detcore.launch.local_launcher import find_services
 
-    found = find_services(disabled_plugins=obj.disabled, allowed_plugins=obj.allowed)
-    if launcher in found:
-        return {launcher: found[launcher]}
-    names = ", ".join(map(repr, sorted({*_WITHOUT_SERVICE, "horovod", *found})))
+    services = find_services(disabled_plugins=obj.disabled, allowed_plugins=obj.allowed)
+    if launcher in services:
+        return {launcher: services[launcher]}
+    names = ", ".join(map(repr, sorted({*_WITHOUT_SERVICE, "horovod", *services})))
     raise click.BadParameter(f"{launcher!r} is not one of {names}", param_hint="--launcher")
 
 
@@ -147,20 +148,20 @@ def _find_hosts_service(services: Mapping[str, RendezvousService], launcher: str
     if isinstance(service, SupportsHosts):
         return service
     raise click.UsageError(
-        f"--hosts works with --launcher horovod, not with {launcher}.\n"
-        "With PyTorch, run torchrun on each machine."
+        f"--hosts requires --launcher horovod, not {launcher}.\n"
+        "For PyTorch, run torchrun on each host."
     )
 
 
 def _find_program(name: str, search_path: str) -> str:
-    found = shutil.which(name, path=search_path)
-    if found is not None:
-        return found
+    program = shutil.which(name, path=search_path)
+    if program is not None:
+        return program
     if name.endswith(".py") and Path(name).is_file():
-        raise click.UsageError(f"{name} is no program by itself; write: -- python {name}")
+        raise click.UsageError(f"{name} is not executable; write: -- python {name}")
     hint = (
-        "There is no such file, or it may not be executed."
+        "The file is missing or not executable."
         if "/" in name
-        else "Give its path, or see to your PATH."
+        else "Give its path, or add its directory to PATH."
     )
-    raise click.UsageError(f"no program is called {name!r}.\n{hint}")
+    raise click.UsageError(f"program not found: {name!r}.\n{hint}")

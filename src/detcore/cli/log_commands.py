@@ -15,7 +15,7 @@ import click
 
 from detcore.cli.output import (
     format_options,
-    pick,
+    pick_fields,
     plain_value,
     print_csv,
     printable,
@@ -34,15 +34,15 @@ _TRIAL_EXAMPLES = """
 \b
 Examples:
   detcore trial logs 3 --tail 20
-  detcore trial logs 3 -f              until the trial has ended
-  detcore trial logs 3 --rank 1        one of several workers
+  detcore trial logs 3 -f              follow until the trial has ended
+  detcore trial logs 3 --rank 1        only the worker with rank 1
 """
 _CSV_COLUMNS = ("at", "trial_id", "run", "rank", "stream", "text")
 _EXPERIMENT_EXAMPLES = """
 \b
 Examples:
   detcore experiment logs 3 --tail 50
-  detcore experiment logs 3 -f         all trials, also those that start later
+  detcore experiment logs 3 -f         follow all trials, including later ones
 """
 
 
@@ -50,11 +50,15 @@ def _log_options(command: Any) -> Any:
     for option in (
         master_option,
         format_options,
-        click.option("--timestamps", is_flag=True, help="Show when each line was printed."),
-        click.option("--rank", type=click.IntRange(min=0), metavar="R", help="One worker's only."),
-        click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines."),
+        click.option("--timestamps", is_flag=True, help="Show the time of each line."),
+        click.option(
+            "--rank", type=click.IntRange(min=0), metavar="R", help="Show only this rank's output."
+        ),
+        click.option(
+            "--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N lines."
+        ),
         click.option("--raw", is_flag=True, help="Keep colours and control sequences."),
-        click.option("-f", "--follow", is_flag=True, help="Wait for more, until it has ended."),
+        click.option("-f", "--follow", is_flag=True, help="Wait for more lines until the end."),
     ):
         command = option(command)
     return command
@@ -64,9 +68,9 @@ def _log_options(command: Any) -> Any:
 @trial_argument
 @_log_options
 def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
-    """Show the output of the workers of a trial, oldest first.
+    """Show the output of a trial's workers, oldest lines first.
 
-    With --json one JSON object per line.
+    --json prints one JSON object per line.
     """
     with open_records(obj) as database:
         trial = database.get_trial(trial_id)
@@ -75,26 +79,26 @@ def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
             state = database.get_trial(trial_id).state.value
             return state != "RUNNING" or not database.is_experiment_alive(trial.experiment_id)
 
-        _show(database, lambda: [trial], is_over, with_trial=False, **options)
+        _show_logs(database, lambda: [trial], is_over, with_trial=False, **options)
 
 
 @click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
 @experiment_argument
 @_log_options
 def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
-    """Show the output of the trials of an experiment, in the order of time.
+    """Show the output of an experiment's trials, oldest lines first.
 
-    Each line begins with the trial's id. With --json one JSON object per line.
+    Each line starts with the trial's id. --json prints one JSON object per line.
     """
     with open_records(obj) as database:
-        database.get_experiment(experiment_id)  # one that is not there is an error
+        database.get_experiment(experiment_id)  # an unknown id is an error
 
         def is_over() -> bool:
             _, is_alive = database.observe_experiment(experiment_id)
             return not is_alive
 
         trials = functools.partial(database.list_trials, experiment_id)
-        _show(database, trials, is_over, with_trial=True, **options)
+        _show_logs(database, trials, is_over, with_trial=True, **options)
 
 
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
@@ -105,7 +109,7 @@ def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogL
 def _read_new_lines(
     database: Database, trials: list[TrialRecord], positions: dict[int, int]
 ) -> Iterator[tuple[int, LogLine]]:
-    """Yield the lines behind some positions: trial and line, in the order of time."""
+    """Yield the lines after some positions as trial and line, sorted by time."""
     added = []
     for trial in trials:
         lines, positions[trial.id] = read_log(database, trial, positions.get(trial.id, 0))
@@ -114,19 +118,19 @@ def _read_new_lines(
         yield trial_id, line
 
 
-def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
-    at = plain_value(_moment(line))
-    return {"at": at, "trial_id": trial_id, **pick(_CSV_COLUMNS[2:], line)}
+def _make_document(trial_id: int, line: LogLine) -> dict[str, Any]:
+    at = plain_value(_get_time(line))
+    return {"at": at, "trial_id": trial_id, **pick_fields(_CSV_COLUMNS[2:], line)}
 
 
-def _moment(line: LogLine) -> datetime.datetime:
+def _get_time(line: LogLine) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(line.at, datetime.timezone.utc)
 
 
-def _text(
+def _format_line(
     trial_id: int, line: LogLine, *, timestamps: bool, with_trial: bool, with_rank: bool, raw: bool
 ) -> str:
-    at = _moment(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    at = _get_time(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     parts = [
         (at, timestamps),
         (f"trial {trial_id}", with_trial),
@@ -137,7 +141,7 @@ def _text(
     return " ".join(part for part, is_shown in parts if is_shown)
 
 
-def _show(
+def _show_logs(
     database: Database,
     list_trials: Callable[[], list[TrialRecord]],
     is_over: Callable[[], bool],
@@ -156,12 +160,12 @@ def _show(
 
     def read() -> Iterator[tuple[int, LogLine]]:
         added = _read_new_lines(database, list_trials(), positions)
-        return (each for each in added if rank in (None, each[1].rank))
+        return (item for item in added if rank in (None, item[1].rank))
 
     def show(lines: Iterable[tuple[int, LogLine]]) -> None:
         nonlocal with_rank, with_header
         if form == "csv":
-            rows = [_plain(trial_id, line) for trial_id, line in lines]
+            rows = [_make_document(trial_id, line) for trial_id, line in lines]
             if rows or with_header:
                 print_csv(rows, _CSV_COLUMNS, with_header=with_header)
             with_header = False
@@ -169,9 +173,9 @@ def _show(
         for trial_id, line in lines:
             with_rank = with_rank or line.rank > 0
             text = (
-                json.dumps(_plain(trial_id, line))
+                json.dumps(_make_document(trial_id, line))
                 if form == "json"
-                else _text(
+                else _format_line(
                     trial_id, line,
                     timestamps=timestamps, with_trial=with_trial, with_rank=with_rank, raw=raw,
                 )

@@ -1,7 +1,6 @@
-"""The top-level command: its subcommands, and the handling of their errors.
+"""The top-level command: its subcommands, and error handling.
 
-A subcommand's module is imported when the subcommand runs: ``detcore --help`` imports click and
-nothing else of weight.
+A subcommand's module is imported when the subcommand runs, so ``detcore --help`` is fast.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ EXIT_INTERRUPTED = 130
 _EPILOG = """
 \b
 Exit codes:
-  0    done
-  1    an error
-  2    the command line or the experiment file is wrong
-  75   come back: interrupted after a checkpoint, can be resumed
+  0    success
+  1    error
+  2    invalid command line or experiment file
+  75   interrupted after a checkpoint; can be resumed
   130  interrupted
 
 \b
 Environment variables:
-  DETCORE_HOME             where records and default checkpoints live
+  DETCORE_HOME             directory of records and default checkpoints
   DETCORE_DB               SQLAlchemy URL of the record store
   DETCORE_MASTER           URL of the server that commands and the client use
-  DETCORE_PLUGINS          the only plugins to use, separated by commas
-  DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
+  DETCORE_PLUGINS          comma-separated list of the only plugins to use
+  DETCORE_DISABLE_PLUGINS  comma-separated list of plugins to disable
 """
 _COMPLETION_EXAMPLES = """
 \b
@@ -51,9 +50,7 @@ Examples:
   detcore completion fish > ~/.config/fish/completions/detcore.fish
 """
 COMMANDS = {
-    "run": Lazy(
-        "detcore.cli.run_command:run", "Train an experiment in this terminal, or continue one."
-    ),
+    "run": Lazy("detcore.cli.run_command:run", "Train or resume an experiment in this terminal."),
     "launch": Lazy(
         "detcore.cli.launch_command:launch", "Run a command in several worker processes."
     ),
@@ -63,20 +60,20 @@ COMMANDS = {
     ),
     "trial": Lazy(
         "detcore.cli.trial_commands:trial_group",
-        "Show the metrics, plots and logs of a trial, or end it.",
+        "Show the metrics, plots and logs of a trial; end it.",
     ),
     "logs": Lazy(
         "detcore.cli.log_commands:experiment_logs",
         "Show the output of the trials of an experiment.",
     ),
-    "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
-    "diverge": Lazy(None, "Say where two runs part: the first step that differs, and why."),
-    "replay": Lazy(None, "Train steps of a run again, and compare them with the run."),
-    "report": Lazy(None, "Write the records of an experiment into one HTML file."),
+    "top": Lazy(None, "Monitor running trials: steps, speed, last metrics."),
+    "diverge": Lazy(None, "Find the first step at which two runs differ, and the cause."),
+    "replay": Lazy(None, "Repeat steps of a run, and compare them with the run."),
+    "report": Lazy(None, "Write a report of an experiment as one HTML file."),
     "tensorboard": Lazy(None, "Start TensorBoard on the event files of experiments."),
     "checkpoint": Lazy(
         "detcore.cli.checkpoint_commands:checkpoint_group",
-        "List, download, verify and delete checkpoints.",
+        "List, download, verify, repair and delete checkpoints.",
     ),
     "model": Lazy(
         "detcore.cli.model_commands:model_group",
@@ -85,7 +82,7 @@ COMMANDS = {
     "ui": Lazy(None, "Show the records in a browser."),
     "serve": Lazy(None, "Serve records over HTTP and run submitted experiments."),
     "user": Lazy(
-        "detcore.cli.user_commands:user_group", "Manage the users of a server; log in to one."
+        "detcore.cli.user_commands:user_group", "Manage the users of a server; log in to a server."
     ),
     "database": Lazy(None, "Back up, restore and upgrade the record store."),
     "storage": Lazy(None, "Test a checkpoint storage."),
@@ -96,20 +93,18 @@ COMMANDS = {
     "data": Lazy(None, "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
         "detcore.cli.plugin_commands:plugins_group",
-        "List and describe plugins, find faults, begin a new one.",
+        "List and check plugins; create a new plugin.",
     ),
     "doctor": Lazy(
         "detcore.cli.plugin_commands:find_faults", "Import every plugin and report each fault."
     ),
     "completion": Lazy(
         "detcore.cli.main_command:completion",
-        "Print the script that completes commands in a shell.",
+        "Print the script for shell completion.",
     ),
-    "help": Lazy(
-        "detcore.cli.main_command:help_command", "Show the help of a command, as its --help does."
-    ),
+    "help": Lazy("detcore.cli.main_command:help_command", "Show the help of a command."),
 }
-# Other names that are understood, and not listed.
+# Alternative names that help does not list.
 ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "data": "detcore-replay",
@@ -131,38 +126,38 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "user list": "detcore-server",
     "user password": "detcore-server",
 }
-"""Commands of detcore's own distributions: only that distribution may register the command.
+"""Commands that only the given distribution may register.
 
-It registers those of a built-in group as a `click.Group` of that name.
+It registers commands of a built-in group as a `click.Group` with the name of the group.
 """
 
 
 class _Main(CommandGroup):
-    """A group whose commands are imported by name, and whose errors are one line."""
+    """The top-level group. It imports commands on use and prints errors without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return detcore's commands, then those that other plugins declare."""
-        return [*dict.fromkeys([*COMMANDS, *_plugins_of(ctx).declared_commands()])]
+        """Return detcore's commands, followed by the commands of other plugins."""
+        return [*dict.fromkeys([*COMMANDS, *_get_plugins(ctx).declared_commands()])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a built-in command, else ask the plugins."""
+        """Import a built-in command, or a command of a plugin."""
         name = ALIASES.get(cmd_name, cmd_name)
         lazy = COMMANDS.get(name)
         if lazy is None:
-            return _plugins_of(ctx).command(cmd_name)
+            return _get_plugins(ctx).command(cmd_name)
         if lazy.target is not None:
             return import_command(lazy)
         return self.find_elsewhere(ctx, name, lazy)
 
     def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command:
-        """Return a command of another distribution, or one that says how to get it.
+        """Return a command of another distribution, or a command that explains how to install it.
 
         Args:
-            ctx: The context of the group that lists it.
-            path: The words that call it, without ``detcore``.
-            lazy: Its line in the group.
+            ctx: The context of the group that lists the command.
+            path: The words of the command without ``detcore``.
+            lazy: The entry in the group.
         """
-        plugins = _plugins_of(ctx.find_root())
+        plugins = _get_plugins(ctx.find_root())
         name, _, inner = path.partition(" ")
         owner = DISTRIBUTION_OF_COMMAND[path]
         command = plugins.get_distribution_command(owner, name)
@@ -174,17 +169,19 @@ class _Main(CommandGroup):
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
         """Return the message for an unknown command."""
-        hint = self.hint(ctx, name, dict.fromkeys([*COMMANDS, *_plugins_of(ctx).commands()]))
-        return f"no command is called {name!r}.\n{hint}"
+        hint = self.suggest_command(
+            ctx, name, dict.fromkeys([*COMMANDS, *_get_plugins(ctx).commands()])
+        )
+        return f"unknown command {name!r}.\n{hint}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands from the table: their modules are not needed for it."""
-        plugins = _plugins_of(ctx)
+        """Write the commands without importing their modules."""
+        plugins = _get_plugins(ctx)
         declared = plugins.declared_commands()
         elsewhere = [name for name, lazy in COMMANDS.items() if lazy.target is None]
         missing = [name for name in elsewhere if name not in declared]
         ours = [(name, lazy.summary) for name, lazy in COMMANDS.items() if name not in missing]
-        others = [
+        plugin_commands = [
             (name, f"(from {entry.distribution})")
             for name, entry in declared.items()
             if name not in COMMANDS
@@ -196,7 +193,7 @@ class _Main(CommandGroup):
         ]
         sections = {
             "Commands": ours,
-            "Commands of plugins": others,
+            "Commands of plugins": plugin_commands,
             "Commands that are not installed": unusable,
         }
         for title, lines in sections.items():
@@ -205,7 +202,7 @@ class _Main(CommandGroup):
                     formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error that detcore raised on purpose needs no traceback."""
+        """Run the command, and print errors of detcore without a traceback."""
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
@@ -216,18 +213,18 @@ class _Main(CommandGroup):
         except UnicodeEncodeError as error:
             if not error.reason.startswith("surrogates"):
                 raise
-            click.echo(f"error: {error.object[:80]!r} is not UTF-8, and is no name here.", err=True)
+            click.echo(f"error: argument {error.object[:80]!r} is not valid UTF-8", err=True)
             ctx.exit(EXIT_USAGE)
         except FileNotFoundError:
             if _has_working_directory():
                 raise
-            text = "error: the working directory was deleted. Change to another one: cd ~"
+            text = "error: the working directory was deleted.\nChange the directory: cd ~"
             click.echo(text, err=True)
             ctx.exit(EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            # If the interrupt left exec() of a text, with which modules such as dataclasses make
-            # functions, ``python -m`` ends by SIGINT, whatever the exit code, until a next exec().
+            # If the interrupt left an exec() of a string (dataclasses uses it), ``python -m`` ends
+            # with SIGINT regardless of the exit code, unless exec() is called again.
             exec("")
             ctx.exit(EXIT_INTERRUPTED)
 
@@ -240,10 +237,10 @@ def _has_working_directory() -> bool:
     return True
 
 
-def _plugins_of(ctx: click.Context) -> PluginManager:
-    """Return the manager for looking up commands, made on first use.
+def _get_plugins(ctx: click.Context) -> PluginManager:
+    """Return the manager for looking up commands, and create it on first use.
 
-    ``--help`` is answered before `main` runs, so there may be no `CliContext` yet.
+    ``--help`` is processed before `main` runs, so `CliContext` may not exist yet.
     """
     if "plugins" not in ctx.meta:
         obj = ctx.obj if isinstance(ctx.obj, CliContext) else _make_context(ctx.params)
@@ -259,17 +256,17 @@ def _make_context(params: dict[str, Any]) -> CliContext:
     return CliContext(
         environment=read_environment(),
         disabled=frozenset(params.get("no_plugin") or ()),
-        allowed=None if allowed is None else _names(allowed),
-        reserved=_owners(),
+        allowed=None if allowed is None else _split_names(allowed),
+        reserved=_map_owners(),
     )
 
 
-def _names(text: str) -> frozenset[str]:
+def _split_names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _owners() -> dict[str, str]:
-    """Return which distribution may register each of detcore's commands; "": it is built in."""
+def _map_owners() -> dict[str, str]:
+    """Return the distribution that may register each command, or "" for a built-in command."""
     elsewhere = {path.partition(" ")[0]: name for path, name in DISTRIBUTION_OF_COMMAND.items()}
     return {**dict.fromkeys((*COMMANDS, *ALIASES), ""), **elsewhere}
 
@@ -283,7 +280,7 @@ def _owners() -> dict[str, str]:
 @click.version_option(
     __version__,
     message=f"detcore %(version)s (Python {'.'.join(map(str, sys.version_info[:3]))})",
-    help="Print the version and stop.",
+    help="Print the version and exit.",
 )
 @click.option(
     "--no-plugin",
@@ -291,27 +288,27 @@ def _owners() -> dict[str, str]:
     multiple=True,
     metavar="NAME",
     is_eager=True,
-    help="Leave a plugin out; may be given again.",
+    help="Disable a plugin (repeatable).",
 )
 @click.option(
     "--plugins",
     metavar="NAME,...",
     is_eager=True,
-    help="The only plugins to use, besides the built-in one.",
+    help="Use only these plugins and the built-in plugin.",
 )
 @click.pass_context
 def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) -> None:
-    """Train models as trials: with metrics, checkpoints and exact resume, and no cluster."""
+    """Train models as trials, with metrics, checkpoints and exact resume, without a cluster."""
     ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})
 
 
 def explain_missing(name: str, entry: PluginEntry | None) -> str:
-    """Return how to get a command of `DISTRIBUTION_OF_COMMAND` that cannot run.
+    """Return how to make a command of `DISTRIBUTION_OF_COMMAND` available.
 
     Args:
         name: The command.
-        entry: The installed plugin that declares it, which cannot be used; None if the
-            distribution is not installed.
+        entry: The installed but unusable plugin that declares it, or None if the distribution is
+            not installed.
     """
     if entry is None:
         return install_command(DISTRIBUTION_OF_COMMAND[name])
@@ -319,11 +316,11 @@ def explain_missing(name: str, entry: PluginEntry | None) -> str:
 
 
 def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click.Command:
-    """Return a command that takes any arguments and fails with how to get the real one.
+    """Return a command that accepts any arguments and fails with an installation hint.
 
     Args:
         name: A command of `DISTRIBUTION_OF_COMMAND`.
-        summary: The line that help shows of it.
+        summary: One-line help.
         entry: As for `explain_missing`.
     """
     distribution = DISTRIBUTION_OF_COMMAND[name]
@@ -335,16 +332,16 @@ def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click
             f"{entry.state.value}.\nDetails: detcore plugins info {entry.name}"
         )
 
-    def fail() -> None:
+    def raise_error() -> None:
         raise RunError(message)
 
-    # Without a place for the arguments, click would complain about them first.
+    # Without this parameter, click would reject the arguments first.
     words = click.Argument(
         ["words"], nargs=-1, metavar="...", type=click.UNPROCESSED, expose_value=False
     )
     return click.Command(
         name.rpartition(" ")[2],
-        callback=fail,
+        callback=raise_error,
         params=[words],
         help=f"{summary}\n\n\b\n{message}",
         short_help=summary,
@@ -357,23 +354,23 @@ def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, as its --help does."""
-    found = ctx.find_root()
+    context = ctx.find_root()
     for word in words:
-        group = found.command
+        group = context.command
         if not isinstance(group, click.Group):
-            raise click.UsageError(f"'{found.command_path}' has no commands of its own", ctx=found)
-        _, command, _ = group.resolve_command(found, [word])
-        assert command is not None  # an unknown one is an error
-        found = click.Context(command, info_name=word, parent=found)
-    click.echo(found.get_help())
+            raise click.UsageError(f"'{context.command_path}' has no subcommands", ctx=context)
+        _, command, _ = group.resolve_command(context, [word])
+        assert command is not None  # an unknown command is an error
+        context = click.Context(command, info_name=word, parent=context)
+    click.echo(context.get_help())
 
 
 @click.command(epilog=_COMPLETION_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that makes a shell complete commands and options."""
+    """Print the script for shell completion of commands and options."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
-    assert kind is not None  # of all choices
+    assert kind is not None  # click supports all choices
     click.echo(kind(main, {}, "detcore", "_DETCORE_COMPLETE").source())

@@ -17,7 +17,7 @@ from detcore.cli.output import (
     confirm,
     format_options,
     json_option,
-    pick,
+    pick_fields,
     print_data,
     print_fields,
     print_json,
@@ -45,7 +45,7 @@ _VERSION_FIELDS = (
 _EXAMPLES = """
 \b
 Examples:
-  detcore model create digits --description "reads digits" --metadata data=v3
+  detcore model create digits --description "digit classifier" --metadata data=v3
   detcore model register-version digits $(detcore experiment best 3 --uuid)
   detcore model list --sort updated --descending
   detcore model describe digits
@@ -61,12 +61,13 @@ _SORTS = ("id", "name", "description", "created", "updated")
 def model_group() -> None:
     """Register checkpoints as numbered versions of models.
 
-    A model is identified by its name or its id. Retention never deletes a registered checkpoint.
+    A model is identified by its name or its id. Registered checkpoints are never deleted by
+    retention.
     """
 
 
-def _find(database: Database, name: str) -> ModelRecord:
-    """Return a model by its name, else by its id."""
+def _find_model(database: Database, name: str) -> ModelRecord:
+    """Return a model by its name, or by its id if no model has this name."""
     try:
         return database.get_model(name)
     except NotFoundError:
@@ -77,20 +78,20 @@ def _find(database: Database, name: str) -> ModelRecord:
 
 @contextlib.contextmanager
 def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
-    """Find a model by its name, else by its id, to change it."""
+    """Open a model by its name or id, to change it."""
     with open_records(obj) as database:
-        record = _find(database, name)
+        record = _find_model(database, name)
     with open_client(obj) as client:
         yield client.get_model(record.id)
 
 
 def _read_metadata(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` pairs; a value that is valid JSON is parsed, any other is a text."""
+    """Parse ``KEY=VALUE`` pairs. Valid JSON is decoded, and any other value is a string."""
     metadata: dict[str, Any] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
-            raise click.UsageError(f"{pair!r} is not KEY=VALUE, such as data=v3")
+            raise click.UsageError(f"expected KEY=VALUE, such as data=v3, got {pair!r}")
         try:
             metadata[key] = json.loads(text, parse_constant=_reject_constant)
         except ValueError:
@@ -99,14 +100,14 @@ def _read_metadata(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reject_constant(text: str) -> None:
-    raise ValueError(text)  # NaN and Infinity are no JSON: they stay texts
+    raise ValueError(text)  # NaN and Infinity are not JSON, so they stay strings
 
 
 @model_group.command()
 @click.argument("name")
-@click.option("--description", default="", metavar="TEXT", help="What it is.")
+@click.option("--description", default="", metavar="TEXT", help="Short description.")
 @_metadata_option
-@click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
+@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Label (repeatable).")
 @json_option
 @master_option
 def create(
@@ -117,25 +118,38 @@ def create(
     labels: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a model. Its name is unique."""
-    given = _read_metadata(metadata)
+    """Create a model with a unique name."""
+    pairs = _read_metadata(metadata)
     with open_records(obj) as database, open_client(obj) as client:
-        model = client.create_model(name, description, given, labels)
+        model = client.create_model(name, description, pairs, labels)
         record = database.get_model(model.name)
     if as_json:
-        print_json(pick(_MODEL_FIELDS, record))
+        print_json(pick_fields(_MODEL_FIELDS, record))
     else:
         print_line(f"created model {record.name} (id {record.id})")
 
 
 @model_group.command("list")
-@click.option("--name", default="", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--description", default="", metavar="TEXT", help="... in their description.")
-@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Only those with all.")
-@click.option("--all", "show_all", is_flag=True, help="Also those that are archived.")
-@click.option("--sort", type=click.Choice(_SORTS), default="name", show_default=True)
-@click.option("--descending", is_flag=True, help="The other way round.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
+@click.option("--name", default="", metavar="TEXT", help="List models whose name contains TEXT.")
+@click.option(
+    "--description",
+    default="",
+    metavar="TEXT",
+    help="List models whose description contains TEXT.",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="LABEL",
+    help="List models with this label (repeatable).",
+)
+@click.option("--all", "show_all", is_flag=True, help="Include archived models.")
+@click.option(
+    "--sort", type=click.Choice(_SORTS), default="name", show_default=True, help="Sort key."
+)
+@click.option("--descending", is_flag=True, help="Sort in descending order.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of models.")
 @format_options
 @master_option
 def list_command(
@@ -169,11 +183,11 @@ def list_command(
             labels=labels,
             archived=None if show_all else False,
         )[:limit]
-    rows = [pick(_MODEL_FIELDS, record) for record in records]
+    rows = [pick_fields(_MODEL_FIELDS, record) for record in records]
     if print_data(form, {"models": rows}, rows, ["id", "name"]):
         return
     if not records:
-        click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
+        click.echo("No models found.\nCreate a model:  detcore model create NAME", err=True)
     else:
         _print_models(records)
 
@@ -183,13 +197,13 @@ def list_command(
 @format_options
 @master_option
 def describe(obj: CliContext, name: str, form: Format) -> None:
-    """Show a model and its versions, the latest first. With --csv its versions."""
+    """Show a model and its versions, latest first. --csv prints only the versions."""
     with open_records(obj) as database:
-        record = _find(database, name)
+        record = _find_model(database, name)
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
-    plain = [pick(_VERSION_FIELDS, version) for version in versions]
-    document = {**pick(_MODEL_FIELDS, record), "versions": plain}
+    plain = [pick_fields(_VERSION_FIELDS, version) for version in versions]
+    document = {**pick_fields(_MODEL_FIELDS, record), "versions": plain}
     if not print_data(form, document, plain, ["number", "checkpoint_uuid"]):
         _print_model(record, versions, short)
 
@@ -197,9 +211,9 @@ def describe(obj: CliContext, name: str, form: Format) -> None:
 @model_group.command("register-version")
 @click.argument("name")
 @click.argument("uuid")
-@click.option("--name", "version_name", default="", metavar="TEXT", help="What to call it.")
-@click.option("--comment", default="", metavar="TEXT", help="A line about it.")
-@click.option("--notes", default="", metavar="TEXT", help="More about it.")
+@click.option("--name", "version_name", default="", metavar="TEXT", help="Version name.")
+@click.option("--comment", default="", metavar="TEXT", help="One-line description.")
+@click.option("--notes", default="", metavar="TEXT", help="Longer notes.")
 @_metadata_option
 @json_option
 @master_option
@@ -214,24 +228,24 @@ def register_version(
     metadata: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make a checkpoint the next version of a model.
+    """Register a checkpoint as the next version of a model.
 
-    UUID may be the beginning of one that no other checkpoint has.
+    UUID may be a unique prefix.
     """
-    given = _read_metadata(metadata)
+    pairs = _read_metadata(metadata)
     with open_records(obj) as database, open_client(obj) as client:
-        model = _find(database, name)
-        whole = database.get_checkpoint(uuid).uuid
+        model = _find_model(database, name)
+        full_uuid = database.get_checkpoint(uuid).uuid
         checkpoint = client.get_model(model.id).register_version(
-            whole, name=version_name, comment=comment, notes=notes, metadata=given
+            full_uuid, name=version_name, comment=comment, notes=notes, metadata=pairs
         )
         versions = database.list_versions(model.id)
     number = checkpoint.model_version
     if as_json:
         (version,) = (version for version in versions if version.number == number)
-        print_json({"model": model.name, **pick(_VERSION_FIELDS, version)})
+        print_json({"model": model.name, **pick_fields(_VERSION_FIELDS, version)})
     else:
-        print_line(f"{model.name} version {number}: checkpoint {whole}")
+        print_line(f"{model.name} version {number}: checkpoint {full_uuid}")
 
 
 @model_group.command("set-description")
@@ -250,13 +264,13 @@ def set_description(obj: CliContext, name: str, text: str) -> None:
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 @master_option
 def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
-    """Add to the metadata of a model; values of keys that are there are replaced.
+    """Add to the metadata of a model. Values of existing keys are replaced.
 
-    A value that is valid JSON (3, true, [1, 2]) is parsed; any other value is a text.
+    A value that is valid JSON (3, true, [1, 2]) is decoded. Any other value is a string.
     """
-    given = _read_metadata(pairs)
+    metadata = _read_metadata(pairs)
     with _open_model(obj, name) as model:
-        model.add_metadata(given)
+        model.add_metadata(metadata)
     print_line(f"{model.name}: {_metadata_text(model.metadata)}")
 
 
@@ -265,45 +279,47 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @master_option
 def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
-    """Remove keys from the metadata of a model; those that are not there are skipped."""
+    """Remove keys from the metadata of a model. Missing keys are ignored."""
     with _open_model(obj, name) as model:
         model.remove_metadata(keys)
     print_line(f"{model.name}: {_metadata_text(model.metadata)}")
 
 
-def _add_archive_command(what: str, summary: str, said: str) -> None:
+def _add_archive_command(what: str, summary: str, outcome: str) -> None:
     @model_group.command(what, help=summary)
     @click.argument("name")
     @master_option
     def command(obj: CliContext, name: str) -> None:
         with _open_model(obj, name) as model:
             getattr(model, what)()
-        print_line(f"{model.name} is {said}")
+        print_line(f"{model.name} is {outcome}")
 
 
 _add_archive_command(
-    "archive", "Archive a model: lists leave it out, and it cannot be changed.", "archived"
+    "archive", "Archive a model. Lists hide it, and it cannot be changed.", "archived"
 )
-_add_archive_command("unarchive", "Bring an archived model back.", "in lists again")
+_add_archive_command("unarchive", "Unarchive a model.", "no longer archived")
 
 
 @model_group.command()
 @click.argument("name")
-@click.option("--version", "number", type=click.IntRange(min=1), metavar="N", help="Only this one.")
+@click.option(
+    "--version", "number", type=click.IntRange(min=1), metavar="N", help="Delete only this version."
+)
 @yes_option
 @master_option
 def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
-    """Delete a model with its versions, or one version. Checkpoints stay where they are."""
+    """Delete a model with all versions, or one version. Checkpoints are not deleted."""
     with _open_model(obj, name) as model:
-        what = f"model {model.name} and its {model.num_versions} versions"
+        target = f"model {model.name} and its {model.num_versions} versions"
         if number is not None:
-            what = f"version {number} of model {model.name}"
-        confirm(printable(f"Delete {what}?"), yes=yes)
+            target = f"version {number} of model {model.name}"
+        confirm(printable(f"Delete {target}?"), yes=yes)
         if number is None:
             model.delete()
         else:
             model.delete_version(number)
-    print_line(f"deleted {what}")
+    print_line(f"deleted {target}")
 
 
 def _metadata_text(metadata: Any) -> str:
@@ -344,7 +360,7 @@ def _print_model(
         "metadata": _metadata_text(record.metadata) if record.metadata else None,
         "created": record.created_at,
         "updated": record.updated_at,
-        "archived": "yes: it is not changed any more" if record.archived else None,
+        "archived": "yes (cannot be changed)" if record.archived else None,
     }
     print_fields(fields, indent=2)
     print_line("\nVersions", style="bold")

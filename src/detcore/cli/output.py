@@ -1,8 +1,8 @@
-"""Output of reading commands: tables for people, plain columns for pipes, JSON for programs.
+"""Output of commands: tables for people, plain columns for pipes, JSON for programs.
 
-On a terminal a table is drawn by rich (which honours ``NO_COLOR`` and ``COLUMNS``); elsewhere it
-is aligned columns under one header line, never cut, so that ``awk`` and ``cut`` can read it.
-rich is imported on first use.
+On a terminal, rich draws tables (with ``NO_COLOR`` and ``COLUMNS``). Otherwise a table consists of
+aligned columns under one header line. It is never truncated, so that ``awk`` and ``cut`` can read
+it. rich is imported on first use.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# A spreadsheet takes a text that begins with one of these (or its full-width form) for a formula.
+# Spreadsheets interpret a string with one of these first characters as a formula.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|Infinity)", re.ASCII)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-# rich styles of states, by their first word in small letters.
+# rich styles of states by their first word in lower case.
 _STATE_STYLES = {
     word: style
     for style, words in {
@@ -46,11 +46,11 @@ _STATE_STYLES = {
     }.items()
     for word in words.split()
 }
-SHORT_UUID = 8  # characters of a UUID that a terminal shows, where no other one has them
+SHORT_UUID = 8  # length of UUID prefixes on a terminal, if the prefix is unique
 _PROCESS_GONE = "(process gone)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# Control characters but for tabs and line ends, what changes the direction of the text around it,
-# and halves of surrogate pairs, which no terminal's encoding has.
+# Control characters except tabs and line ends, characters that change the text direction, and lone
+# surrogates, which terminals cannot encode.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -62,11 +62,11 @@ class Column:
 
     Attributes:
         title: The header.
-        align: Side that the values stand at; numbers stand right.
-        wrap: Whether a long value may wrap to the next line (on a terminal). Such columns shrink
+        align: Alignment of the values.
+        wrap: Whether a long value may wrap to the next line on a terminal. Such columns shrink
             first if a table is too wide.
         style: rich style of the values on a terminal.
-        is_state: Whether the values are states, each in its colour on a terminal.
+        is_state: Whether the values are states, which are coloured on a terminal.
     """
 
     title: str
@@ -91,9 +91,9 @@ def print_table(columns: Sequence[Column | str], rows: Sequence[Sequence[object]
     """Print rows under a header.
 
     Args:
-        columns: The columns, or their titles; their number is the length of each row. Where only a
-            title is given, numbers stand right, and values of a column ``state`` are states.
-        rows: Values: texts, numbers, moments, or None.
+        columns: The columns or their titles. For a title, numbers are aligned to the right, and
+            values of a column ``state`` are states.
+        rows: Values: strings, numbers, times, or None. Each row has a value for each column.
     """
     console = make_console()
     if console.is_terminal:
@@ -139,7 +139,7 @@ def make_table(columns: Sequence[Column | str], rows: Sequence[Sequence[object]]
 def _lay_out(
     columns: Sequence[Column | str], rows: Sequence[Sequence[object]]
 ) -> tuple[list[Column], list[list[str]]]:
-    """Return all columns as `Column`, and the values as texts."""
+    """Return all columns as `Column`, and the values as strings."""
     full = []
     for index, column in enumerate(columns):
         if isinstance(column, str):
@@ -156,25 +156,25 @@ def _format_cell(value: object) -> str:
     return format_number(value)
 
 
-def state_text(told: str) -> Text:
-    """Return a state for a terminal: its first word in the colour of the state.
+def state_text(state: str) -> Text:
+    """Return a state for a terminal, with its first word in the colour of the state.
 
-    The console leaves colours out where ``NO_COLOR`` is set.
+    The console omits colours if ``NO_COLOR`` is set.
     """
     from rich.text import Text
 
-    text = Text(printable(told))
-    word = told.partition(" ")[0].rstrip(":")
-    style = "red" if _PROCESS_GONE in told else _STATE_STYLES.get(word.lower(), "")
+    text = Text(printable(state))
+    word = state.partition(" ")[0].rstrip(":")
+    style = "red" if _PROCESS_GONE in state else _STATE_STYLES.get(word.lower(), "")
     if style:
         text.stylize(style, 0, len(word))
     return text
 
 
 def print_fields(fields: Mapping[str, object], *, indent: int = 0) -> None:
-    """Print ``name  value`` lines, the values aligned; a field ``state`` has its colour.
+    """Print ``name  value`` lines with aligned values. A field ``state`` is coloured.
 
-    Fields that are None are left out.
+    Fields with the value None are omitted.
     """
     from rich.table import Table
     from rich.text import Text
@@ -194,19 +194,19 @@ def print_fields(fields: Mapping[str, object], *, indent: int = 0) -> None:
     grid.add_column(no_wrap=True, min_width=width)
     grid.add_column(overflow="fold")
     for name, value in lines.items():
-        shown = state_text(value) if name == "state" else Text(value)
-        grid.add_row(Text(" " * indent + name, style="dim"), shown)
+        text = state_text(value) if name == "state" else Text(value)
+        grid.add_row(Text(" " * indent + name, style="dim"), text)
     console.print(grid)
 
 
 def print_heading(text: str) -> None:
-    """Print a heading with an empty line before it."""
+    """Print a heading after an empty line."""
     click.echo()
     print_line(text, style="bold")
 
 
 def print_line(text: str = "", *, style: str = "") -> None:
-    """Print text, which is never cut; the style is for terminals only."""
+    """Print text without truncating it. The style is only for terminals."""
     text = printable(text)
     if style and (console := make_console()).is_terminal:
         console.print(text, style=style, soft_wrap=True)
@@ -214,7 +214,7 @@ def print_line(text: str = "", *, style: str = "") -> None:
         click.echo(text)
 
 
-def pick(names: Iterable[str], record: object) -> dict[str, Any]:
+def pick_fields(names: Iterable[str], record: object) -> dict[str, Any]:
     """Return some fields of a record, by name."""
     return {name: getattr(record, name) for name in names}
 
@@ -234,10 +234,10 @@ def print_data(
     rows: Iterable[Mapping[str, object]],
     columns: Sequence[str] = (),
 ) -> bool:
-    """Print JSON or CSV if that is the form; return whether it is.
+    """Print JSON or CSV if the form requests it. Return whether it does.
 
     Args:
-        form: As `format_options` gives it.
+        form: As `format_options` passes it.
         document: As for `print_json`.
         rows: As for `print_csv`.
         columns: As for `print_csv`.
@@ -257,53 +257,53 @@ def print_csv(
 ) -> None:
     """Print rows as CSV (RFC 4180), under a header line.
 
-    Nested values become columns with dots in their names, such as ``hparams.layers.count``; a
-    list becomes JSON, and None an empty cell. A text that a spreadsheet would take for a formula
-    gets an apostrophe before it, and control characters are escaped; numbers stay as they are.
+    Nested values become columns with dotted names, such as ``hparams.layers.count``. A list becomes
+    JSON, and None becomes an empty cell. A string that a spreadsheet would interpret as a formula
+    is prefixed with an apostrophe, and control characters are escaped. Numbers are unchanged.
 
     Args:
         rows: Values by name, as for `print_json`.
-        columns: Those that are there without rows as well, and come first.
+        columns: The first columns, which are also printed without rows.
         with_header: Whether to print the names of the columns.
     """
     flat = [flatten(plain_value(row)) for row in rows]
     names = dict.fromkeys(columns)
     for row in flat:
         names.update(dict.fromkeys(row))
-    # A group that is missing in one row (no best validation yet) is no column beside its members.
+    # A group that is None in one row (no best validation yet) does not become a column.
     groups = {name[:at] for name in names for at, sign in enumerate(name) if sign == "."}
     header = [name for name in names if name not in groups or any(row.get(name) for row in flat)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     if with_header:
-        writer.writerow([_guarded(name) for name in header])
+        writer.writerow([_guard_formula(name) for name in header])
     writer.writerows([[format_csv_cell(row.get(name)) for name in header] for row in flat])
     click.echo(text.getvalue(), nl=False)
 
 
 def format_csv_cell(value: object) -> str:
-    """Return a value as `print_csv` writes it, before it is quoted."""
+    """Return a value as `print_csv` writes it, before quoting."""
     plain = plain_value(value)
     if plain in (None, {}):
         return ""
-    return _guarded(plain) if isinstance(plain, str) else json.dumps(plain)
+    return _guard_formula(plain) if isinstance(plain, str) else json.dumps(plain)
 
 
-def _guarded(text: str) -> str:
+def _guard_formula(text: str) -> str:
     text = printable(text)
     is_formula = text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing."
+    "--dry-run", is_flag=True, help="Show what would be deleted, without deleting anything."
 )
 
 
 def format_options(command: _Command) -> _Command:
-    """Add ``--json`` and ``--csv`` to a command, which gets the choice as argument `form`."""
+    """Add ``--json`` and ``--csv`` to a command, and pass the choice as argument `form`."""
 
     @functools.wraps(command)
     def call(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
@@ -317,16 +317,16 @@ def format_options(command: _Command) -> _Command:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is deleted, unless `yes` answers; "no" ends the command.
+    """Ask for confirmation, unless `yes` is set. The answer "no" ends the command.
 
     Raises:
-        click.UsageError: If there is no terminal.
+        click.UsageError: If standard input is not a terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
+            "cannot ask for confirmation without a terminal; pass --yes to delete without asking"
         )
     click.confirm(question, abort=True)
 
@@ -338,19 +338,19 @@ def count_of(number: int, noun: str) -> str:
 
 def format_hparams(flat: Mapping[str, object]) -> str:
     """Return hyperparameters as ``name=value`` pairs."""
-    shown = {
+    texts = {
         name: format_number(value) if isinstance(value, float) else format_hparam(value)
         for name, value in flat.items()
     }
-    return " ".join(f"{name}={value}" for name, value in shown.items())
+    return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def plain_value(value: object) -> Any:
-    """Return a value as JSON knows it; see `print_json`."""
+    """Return a value as a JSON value; see `print_json`."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        return str(getattr(value, "value", value))  # also members of str enums
+        return str(getattr(value, "value", value))  # includes members of string enums
     if isinstance(value, float):
         return value if math.isfinite(value) else json.dumps(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -366,25 +366,25 @@ def plain_value(value: object) -> Any:
 
 
 def printable(text: str, *, keep_colours: bool = False) -> str:
-    r"""Return a text that cannot drive the reader's terminal.
+    r"""Return a string that is safe to print on a terminal.
 
-    Control characters become escapes such as ``\x1b``: they could rewrite the screen, change the
-    window's title, or write to the clipboard. Colours are removed.
+    Control characters become escapes such as ``\x1b``, because they could rewrite the screen,
+    change the window title, or write to the clipboard. Colours are removed.
 
     Args:
         text: Output of a trial, or a name that a user chose.
-        keep_colours: Whether colours stay as they are.
+        keep_colours: Whether to keep colours.
     """
     if text.isprintable():
         return text
     if not keep_colours:
-        return _CONTROL.sub(_escaped, _COLOUR.sub("", text))
+        return _CONTROL.sub(_escape_match, _COLOUR.sub("", text))
     parts, end = [], 0
     for colour in _COLOUR.finditer(text):
-        parts += [_CONTROL.sub(_escaped, text[end : colour.start()]), colour[0]]
+        parts += [_CONTROL.sub(_escape_match, text[end : colour.start()]), colour[0]]
         end = colour.end()
-    return "".join([*parts, _CONTROL.sub(_escaped, text[end:])])
+    return "".join([*parts, _CONTROL.sub(_escape_match, text[end:])])
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escape_match(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")

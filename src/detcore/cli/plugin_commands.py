@@ -1,4 +1,4 @@
-"""``detcore plugins``: the installed plugins, their registrations and their faults."""
+"""``detcore plugins``: list installed plugins, their registrations and their faults."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     "plugins",
     cls=CommandGroup,
     lazy_commands={
-        "new": Lazy(None, "Write a plugin that works, to change."),
+        "new": Lazy(None, "Create a working plugin as a starting point."),
         "deliver": Lazy(
             "detcore.cli.deliver_command:deliver",
-            "Tell plugins that observe trials what they missed.",
+            "Deliver missed events to plugins that observe trials.",
         ),
     },
 )
 def plugins_group() -> None:
-    """List plugins, describe one, find the faults of all, and begin a new one."""
+    """List, describe and check plugins, and create a new plugin."""
 
 
 @plugins_group.command("list")
@@ -39,14 +39,14 @@ def plugins_group() -> None:
 def list_plugins(obj: CliContext, as_json: bool) -> None:
     """List the installed plugins."""
     manager = obj.plugin_manager(on_problem=_keep_quiet)
-    rows = _rows(manager)
+    rows = _list_rows(manager)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     titles = ("name", "distribution", "version", "state", "provides")
     print_table(
         [*titles[:-1], Column("provides", wrap=True)],
-        [[_cell(row[title]) for title in titles] for row in rows],
+        [[_format_cell(row[title]) for title in titles] for row in rows],
     )
     count = len(manager.problems())
     if count:
@@ -61,16 +61,16 @@ def show_plugin(obj: CliContext, name: str) -> None:
     from detcore.plugins import diagnose
 
     manager = obj.plugin_manager(on_problem=_keep_quiet)
-    manager.entry(name)  # an unknown name is an error before anything is imported
+    manager.entry(name)  # rejects an unknown name before importing plugins
     problems = [problem for problem in diagnose(manager) if problem.plugin == name]
-    for line in _describe(manager, name, problems):
+    for line in _describe_plugin(manager, name, problems):
         click.echo(line)
 
 
 @plugins_group.command("doctor")
 @click.pass_context
 def find_faults(ctx: click.Context) -> None:
-    """Import every plugin and report each fault with the command that fixes it.
+    """Import every plugin, and report each fault with a command that fixes it.
 
     The exit code is 1 if there are faults, and 0 otherwise.
     """
@@ -89,10 +89,10 @@ def find_faults(ctx: click.Context) -> None:
 
 
 def _keep_quiet(_problem: PluginProblem) -> None:
-    """Problems are shown by the command itself."""
+    """Suppress warnings, because the command prints the problems."""
 
 
-def _rows(manager: PluginManager) -> list[dict[str, Any]]:
+def _list_rows(manager: PluginManager) -> list[dict[str, Any]]:
     provided = {
         entry.name: [f"{noun} {item.name}" for noun, item in manager.list_registrations(entry.name)]
         for entry in manager.index()
@@ -103,13 +103,15 @@ def _rows(manager: PluginManager) -> list[dict[str, Any]]:
             "distribution": entry.distribution,
             "version": entry.version,
             "state": entry.state.value,
-            "provides": _provides(manager, entry, provided[entry.name]),
+            "provides": _list_provisions(manager, entry, provided[entry.name]),
         }
         for entry in manager.index()
     ]
 
 
-def _provides(manager: PluginManager, entry: PluginEntry, registered: list[str]) -> list[str]:
+def _list_provisions(
+    manager: PluginManager, entry: PluginEntry, registered: list[str]
+) -> list[str]:
     """Return the registrations of a plugin, and ``"observer"`` if it observes trials."""
     if entry.state.name != "LOADED":
         return []
@@ -118,7 +120,9 @@ def _provides(manager: PluginManager, entry: PluginEntry, registered: list[str])
     return registered + ["observer"] * observes
 
 
-def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProblem]) -> list[str]:
+def _describe_plugin(
+    manager: PluginManager, name: str, problems: Sequence[PluginProblem]
+) -> list[str]:
     entry = manager.entry(name)
     lines = [
         f"name:          {entry.name}",
@@ -128,24 +132,24 @@ def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProble
         f"state:         {entry.state.value}",
     ]
     hooks = sorted(manager.find_hook_functions(name))
-    lines += _section("hooks:", hooks)
+    lines += _format_section("hooks:", hooks)
     registered = manager.list_registrations(name)
-    lines += _section("registers:", [f"{noun} {item.name}" for noun, item in registered])
+    lines += _format_section("registers:", [f"{noun} {item.name}" for noun, item in registered])
     frameworks = [item for _, item in registered if isinstance(item, Framework)]
     inexact = [
-        f"a resume of {framework.name} is not bit for bit: {framework.inexact_resume}"
+        f"resuming {framework.name} is not bit-exact: {framework.inexact_resume}"
         for framework in frameworks
         if framework.inexact_resume
     ]
-    lines += _section("not exact:", inexact)
-    return lines + _section("faults:", [str(problem) for problem in problems])
+    lines += _format_section("not exact:", inexact)
+    return lines + _format_section("faults:", [str(problem) for problem in problems])
 
 
-def _section(title: str, items: Sequence[str]) -> list[str]:
+def _format_section(title: str, items: Sequence[str]) -> list[str]:
     return [f"{title if index == 0 else '':<15}{item}" for index, item in enumerate(items)]
 
 
-def _cell(value: str | list[str] | None) -> str:
+def _format_cell(value: str | list[str] | None) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "-"
     return value or "-"

@@ -1,4 +1,4 @@
-"""The records that commands read and change; `detcore.record_descriptions` describes them."""
+"""Access to the records for commands. `detcore.record_descriptions` formats records."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Command = TypeVar("_Command")
 
 
 def master_option(command: _Command) -> _Command:
-    """Give a command the option to read the records of a server, and its `CliContext` first."""
+    """Add the option ``--master`` to a command, and pass a `CliContext` as first argument."""
 
     def choose(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
         obj: CliContext | None = ctx.obj
-        if obj is None:  # a shell completes the line: no command runs
+        if obj is None:  # shell completion runs no command
             ctx.meta[MASTER_TYPED] = value
             return
         ctx.obj = dataclasses.replace(obj, master=value or obj.environment.master)
@@ -36,22 +36,22 @@ def master_option(command: _Command) -> _Command:
         metavar="URL",
         expose_value=False,
         callback=choose,
-        help="Ask this server.  [default: DETCORE_MASTER, else the records of this home]",
+        help="Server to use.  [default: DETCORE_MASTER, or the records in DETCORE_HOME]",
     )
     return cast("_Command", option(click.pass_obj(cast("Any", command))))
 
 
 @contextlib.contextmanager
 def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Database]:
-    """Open the records, with everything in them that workers have reported so far.
+    """Open the records, including all reports of workers so far.
 
-    The records of a server can be read, and refuse changes.
+    The records of a server are read-only.
 
     Args:
         obj: Selects the records.
-        is_again: Whether the command has already printed which records it shows.
+        is_again: Whether the command has already printed the URL of the records.
     """
-    with contextlib.closing(_connect(obj)) as transport:
+    with contextlib.closing(_open_transport(obj)) as transport:
         if obj.master is not None and not is_again:
             click.echo(f"records of {transport.records().url}", err=True)
         yield transport.records()
@@ -62,11 +62,11 @@ def open_client(obj: CliContext) -> Iterator[Determined]:
     """Open the client on the records that `open_records` shows, to change them."""
     from detcore.client import Determined
 
-    with Determined(transport=_connect(obj)) as client:
+    with Determined(transport=_open_transport(obj)) as client:
         yield client
 
 
-def _connect(obj: CliContext) -> Transport:
+def _open_transport(obj: CliContext) -> Transport:
     from detcore.client import EmbeddedTransport
 
     if obj.master is None:
@@ -77,9 +77,10 @@ def _connect(obj: CliContext) -> Transport:
 
 
 def uuid_shortener(database: Database) -> Callable[[str], str]:
-    """Return a function that shortens the UUIDs of a table, to texts that commands take, too.
+    """Return a function that shortens UUIDs in tables. Commands accept the shortened UUIDs.
 
-    On a terminal that is its beginning, unless another checkpoint has the same; else all of it.
+    On a terminal, a UUID is shortened to a prefix if no other checkpoint has the same prefix. The
+    UUID is not shortened in other cases.
     """
     from detcore.cli.output import SHORT_UUID, make_console
 
@@ -97,7 +98,7 @@ def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> Non
 
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
-    """Return lines of a trial's log from a position on, and the position behind them."""
+    """Return lines of a trial's log from a position on, and the position after them."""
     from detcore.client.http import ServerRecords
     from detcore.records import read_output_log
 

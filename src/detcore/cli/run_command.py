@@ -1,4 +1,4 @@
-"""``detcore run``: train an experiment, or continue one."""
+"""``detcore run``: train or resume an experiment."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
 
 
 _EXIT_INTERRUPTED = 130
-# Upper bound on the trials listed at the end of a search.
+# Maximum number of trials listed at the end of a search.
 _MAX_TRIALS = 10
 _EXAMPLES = """
 \b
 Examples:
-  detcore run const.yaml                      train the code beside const.yaml
+  detcore run const.yaml                      train the code next to const.yaml
   detcore run const.yaml model/ --test        one batch, one validation, one checkpoint
   detcore run const.yaml --set searcher.max_length.epochs=2
-  detcore run const.yaml --slots 2            in two worker processes
-  detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
+  detcore run const.yaml --slots 2            train in two worker processes
+  detcore run adaptive.yaml --max-slots 4     search with at most four slots
   detcore run --resume 3                      resume experiment 3
   detcore run --resume 3 --set searcher.metric=val_loss
-  detcore run const.yaml --master URL         hand it in to a server, and follow it
+  detcore run const.yaml --master URL         submit to a server, and follow
 
 \b
 Exit codes:
-  0    the experiment is complete; trials of a search may have failed (the last
-       lines name them)
-  1    it failed, or was canceled
-  2    the command or the experiment file is wrong
-  75   interrupted after a checkpoint; resume it with --resume
-  130  interrupted twice: ended without a checkpoint; with --master: interrupted
-       once, and the experiment continues
+  0    completed; trials of a search may have failed (the last lines list them)
+  1    failed or canceled
+  2    invalid command line or experiment file
+  75   interrupted after a checkpoint; resume with --resume
+  130  interrupted twice, without a checkpoint; with --master: interrupted once,
+       and the experiment continues on the server
 """
 
 
@@ -56,24 +55,28 @@ Exit codes:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="[MODEL_DIR]",
 )
-@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Resume an experiment.")
+@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Resume this experiment.")
 @click.option(
-    "--test", "test_mode", is_flag=True, help="One batch, one validation, one checkpoint."
+    "--test",
+    "test_mode",
+    is_flag=True,
+    help="Test the code: one batch, one validation, one checkpoint.",
 )
-@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Show errors, what is retried, and how it ended.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Show only errors, retries, and the result.")
 @click.option(
     "--verbose",
     "-v",
     is_flag=True,
-    help="Show what frameworks say at each start and, in a pipe, all lines of a search's trials.",
+    help="Show messages of frameworks and, in a pipe, all output of the trials of a search.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a setting of the file; with --resume one that cannot change the past.",
+    help="Override a setting of the file (repeatable). With --resume, only settings that do not "
+    "affect earlier steps.",
 )
 @click.option(
     "--slots",
@@ -81,30 +84,32 @@ Exit codes:
     metavar="N",
     help="Train in N worker processes (resources.slots_per_trial).",
 )
-@click.option("--launcher", metavar="NAME", help="What starts the worker processes (launcher).")
+@click.option("--launcher", metavar="NAME", help="Launcher of the worker processes (launcher).")
 @click.option(
     "--max-slots",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Slots for all trials of a search together (resources.max_slots).  [default: the "
-    "accelerators of this machine, else one trial at a time]",
+    help="Maximum number of slots for concurrent trials (resources.max_slots).  [default: the "
+    "accelerators of this machine, or one trial at a time]",
 )
 @click.option(
     "--master",
     metavar="URL",
-    help="Hand it in to this server (detcore serve), with MODEL_DIR, and follow it.",
+    help="Submit to this server (detcore serve) with MODEL_DIR, and follow the experiment.",
 )
-@click.option("--detach", is_flag=True, help="With --master: do not follow it.")
+@click.option(
+    "--detach", is_flag=True, help="With --master: submit without following the experiment."
+)
 @click.pass_obj
 def run(obj: CliContext, /, **values: Any) -> None:
-    """Train an experiment in this terminal, or continue one.
+    """Train or resume an experiment in this terminal.
 
-    CONFIG.yaml is the experiment file; MODEL_DIR is the folder of your code, by default the
-    folder of the experiment file.
+    CONFIG.yaml is the experiment file. MODEL_DIR is the directory of your code, by default the
+    directory of the experiment file.
 
-    With --master a server trains it. MODEL_DIR is uploaded, except for the files that its
-    .detignore excludes; Ctrl-C only stops following it. With --resume ID the experiment continues
-    there, or is followed again.
+    With --master, a server trains the experiment. MODEL_DIR is uploaded, except for files that its
+    .detignore excludes. Ctrl-C only stops following. With --resume ID, the experiment resumes on
+    the server, or is followed again.
     """
     options = _Options(**values)
     _check_options(options)
@@ -133,7 +138,7 @@ class _Options:
     detach: bool
 
     def list_settings(self) -> tuple[str, ...]:
-        """Return the values of ``--set`` and of the options for single settings, which win."""
+        """Return the values of ``--set``, followed by options for single settings, which win."""
         values = {
             "launcher.name": self.launcher,
             "resources.slots_per_trial": self.slots,
@@ -142,7 +147,7 @@ class _Options:
         flags = [
             f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None
         ]
-        # Another launcher's name replaces the file's section, but not the settings that follow.
+        # A different launcher replaces the section in the file, but not the following settings.
         first = () if self.launcher is None else (f"launcher={json.dumps(self.launcher)}",)
         return (*first, *self.settings, *flags)
 
@@ -151,23 +156,23 @@ def _check_options(options: _Options) -> None:
     """Raise a usage error for options that exclude each other."""
     is_resumed, is_remote = options.resume is not None, options.master is not None
     if (options.config is None) != is_resumed:
-        raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
+        raise click.UsageError("give either an experiment file or --resume ID")
     if is_resumed and options.test_mode:
-        raise click.UsageError("--test belongs to a new experiment, not to --resume")
+        raise click.UsageError("--test cannot be used with --resume")
     if is_resumed and options.settings and is_remote:
         raise click.UsageError(
-            "--set belongs to a new experiment, where a server runs it: hand in a new one with "
-            "--set searcher.source_checkpoint_uuid=UUID to begin with a checkpoint of this one"
+            "--set cannot be used with --resume and --master; submit a new experiment with "
+            "--set searcher.source_checkpoint_uuid=UUID to start from a checkpoint"
         )
     if options.quiet and options.verbose:
         raise click.UsageError("give --quiet or --verbose, not both")
     if options.verbose and is_remote:
-        raise click.UsageError("--verbose belongs to a run on this machine, not to --master")
+        raise click.UsageError("--verbose cannot be used with --master")
     if options.detach and not is_remote:
-        raise click.UsageError("--detach belongs to --master")
+        raise click.UsageError("--detach requires --master")
     if is_resumed and is_remote and (options.slots or options.launcher or options.max_slots):
         raise click.UsageError(
-            "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
+            "--slots, --launcher and --max-slots cannot be used with --resume and --master"
         )
 
 
@@ -189,8 +194,8 @@ def _run_here(obj: CliContext, options: _Options) -> None:
         if options.config is not None:
             if obj.environment.master is not None:
                 display.notice(
-                    f"training here: {obj.environment.master} of the environment is used where "
-                    "--master says so"
+                    f"training on this machine; to use {obj.environment.master} from the "
+                    f"environment, pass --master {obj.environment.master}"
                 )
             folder = (options.model_dir or options.config.parent).absolute()
             loaded = load_experiment_file(
@@ -211,12 +216,12 @@ def _run_here(obj: CliContext, options: _Options) -> None:
                 launcher=options.launcher,
                 changes=parse_set_flags(options.settings),
             )
-    _conclude(result, display, as_json=options.as_json)
-    raise SystemExit(_exit_code(result))
+    _print_result(result, display, as_json=options.as_json)
+    raise SystemExit(_get_exit_code(result))
 
 
 def _run_at(obj: CliContext, master: str, options: _Options) -> None:
-    """Have a server train the experiment, as `_run_here` does here."""
+    """Train the experiment on a server, as `_run_here` does on this machine."""
     from detcore.client.http import (
         DetachedError,
         Submission,
@@ -252,8 +257,8 @@ def _run_at(obj: CliContext, master: str, options: _Options) -> None:
         if options.as_json:
             click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
         raise SystemExit(0 if options.detach else _EXIT_INTERRUPTED) from None
-    _conclude(result, display, as_json=options.as_json, at=f" --master {session.url}")
-    raise SystemExit(_exit_code(result))
+    _print_result(result, display, as_json=options.as_json, at=f" --master {session.url}")
+    raise SystemExit(_get_exit_code(result))
 
 
 def _make_display(options: _Options) -> Any:
@@ -269,7 +274,7 @@ def _make_display(options: _Options) -> Any:
     return PlainDisplay(console, is_verbose=options.verbose)
 
 
-def _exit_code(result: ExperimentResult) -> int:
+def _get_exit_code(result: ExperimentResult) -> int:
     from detcore.launch.worker import EXIT_ERROR, EXIT_TEMPFAIL
 
     if result.was_killed:
@@ -278,9 +283,9 @@ def _exit_code(result: ExperimentResult) -> int:
     return codes.get(result.state.value, EXIT_ERROR)
 
 
-def _conclude(result: ExperimentResult, display: Any, *, as_json: bool, at: str = "") -> None:
+def _print_result(result: ExperimentResult, display: Any, *, as_json: bool, at: str = "") -> None:
     if as_json:
-        # Last of all, so that a program finds it on the last line.
+        # Printed last, so that programs find it on the last line.
         summary = {
             "experiment_id": result.experiment_id,
             "state": result.state.value,
@@ -290,16 +295,18 @@ def _conclude(result: ExperimentResult, display: Any, *, as_json: bool, at: str 
         click.echo(json.dumps(summary))
         return
     is_shown = result.error is not None and display.has_shown(printable(result.error))
-    for line in _summary(result, at, is_error_shown=is_shown):
+    for line in _make_summary(result, at, is_error_shown=is_shown):
         print_line(line)
 
 
-def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = False) -> list[str]:
+def _make_summary(
+    result: ExperimentResult, at: str = "", *, is_error_shown: bool = False
+) -> list[str]:
     lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
     if result.error and not is_error_shown:
         lines[0] += f": {result.error}"
     if len(result.trials) > 1:
-        lines += _best_of(result, at)
+        lines += _describe_best_trial(result, at)
     for trial in result.ranked[:_MAX_TRIALS]:
         best = "-" if trial.best_validation is None else f"{trial.best_validation:.4g}"
         batches = "1 batch" if trial.steps_completed == 1 else f"{trial.steps_completed} batches"
@@ -312,23 +319,23 @@ def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = F
     state = result.state.value
     failed = [str(trial.trial_id) for trial in result.trials if trial.state == "ERROR"]
     if failed and state == "COMPLETED":
-        shown = ", ".join(failed[:_MAX_TRIALS]) + (", ..." if failed[_MAX_TRIALS:] else "")
-        lines.append(f"{len(failed)} of {len(result.trials)} trials failed: {shown}")
+        listed = ", ".join(failed[:_MAX_TRIALS]) + (", ..." if failed[_MAX_TRIALS:] else "")
+        lines.append(f"{len(failed)} of {len(result.trials)} trials failed: {listed}")
     if state == "PAUSED":
         lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
     elif state == "ERROR":
         has_any = any(trial.latest_checkpoint for trial in result.trials)
-        what = "resume from the latest checkpoint" if has_any else "try again"
-        lines.append("a resumed experiment keeps its configuration; an edited file is a new run")
-        command = f"detcore run --resume {result.experiment_id}{at}{_correction(result)}"
-        lines.append(f"fix the cause, then {what}:  {command}")
+        action = "resume from the latest checkpoint" if has_any else "try again"
+        lines.append("a resumed experiment keeps its configuration; edits of the file are ignored")
+        command = f"detcore run --resume {result.experiment_id}{at}{_suggest_metric(result)}"
+        lines.append(f"fix the cause, then {action}:  {command}")
     elif state == "COMPLETED":
-        lines.append(f"look at it:  detcore experiment describe {result.experiment_id}{at}")
+        lines.append(f"details:  detcore experiment describe {result.experiment_id}{at}")
     return lines
 
 
-def _correction(result: ExperimentResult) -> str:
-    """Return the option that corrects ``searcher.metric``, if its name is the error."""
+def _suggest_metric(result: ExperimentResult) -> str:
+    """Return the option that corrects ``searcher.metric``, if its name caused the error."""
     if "searcher.metric" not in (result.error or "") or not result.reported_metrics:
         return ""
     from detcore.contract.errors import closest_match
@@ -337,17 +344,17 @@ def _correction(result: ExperimentResult) -> str:
     return f" --set searcher.metric={name}"
 
 
-def _best_of(result: ExperimentResult, at: str) -> list[str]:
-    """Return lines on the best trial of a search, and on how to find its checkpoint."""
+def _describe_best_trial(result: ExperimentResult, at: str) -> list[str]:
+    """Return lines about the best trial of a search and its checkpoint."""
     from detcore.record_descriptions import flatten
 
     best = result.ranked[0]
     if best.best_validation is None:
         return []
-    shown = format_hparams(flatten(best.hparams))
+    hparams = format_hparams(flatten(best.hparams))
     lines = [
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
-        f"{best.best_steps}{f' ({shown})' if shown else ''}"
+        f"{best.best_steps}{f' ({hparams})' if hparams else ''}"
     ]
     if best.latest_checkpoint:
         lines.append(f"best checkpoint:  detcore experiment best {result.experiment_id}{at}")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _PLAIN_INTERVAL_S = 1.0
-# Between summary lines of a search: at first, the factor by which it grows, and at most.
+# Interval between summary lines of a search: initial value, growth factor, and maximum.
 _SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _MAX_INTERVAL_S = 10.0, 1.2, 600.0
-# Lines of a trial's standard error in a search: shown at once, and held in case it fails.
+# Lines of a trial's standard error in a search: shown immediately, and held until it fails.
 _MAX_ERROR_LINES, _MAX_HELD_LINES = 3, 50
 _MAX_KNOWN_LINES = 1000
 _MAX_REMEMBERED_LINES = 100
@@ -38,22 +38,22 @@ _RANK = re.compile(r"^rank \d+: ")
 _TRACEBACK = "Traceback (most recent call last):"
 _MAX_ROWS = 20
 _MAX_LINES_AT_ONCE = 500
-# Header, title of the table, the line about omitted rows, and some lines of earlier output.
+# Height of the header, the table's title, the line about omitted rows, and earlier output.
 _OTHER_LINES = 7
-# Width of the columns beside the hyperparameters.
+# Width of the columns other than the hyperparameters.
 _OTHER_COLUMNS = 64
 _BEST = "*"  # marks the best trial
 
 
 class QuietDisplay(RunListener):
-    """Lines of errors only.
+    """A display of errors only.
 
-    Of the trials of a search, a line of standard error is shown once, whichever trial writes it. A
-    trial shows its first new lines, up to a traceback; its last ones are held in case it fails.
+    In a search, a line of standard error is shown once, even if several trials write it. The first
+    new lines of a trial are shown, up to a traceback. Its last lines are shown if it fails.
 
     Args:
-        console: Where to.
-        is_verbose: Whether trials of a search are shown like one trial.
+        console: Receives the output.
+        is_verbose: Whether trials of a search are shown like a single trial.
     """
 
     def __init__(self, console: Console, *, is_verbose: bool = False) -> None:
@@ -66,7 +66,7 @@ class QuietDisplay(RunListener):
         self._shown: deque[str] = deque(maxlen=_MAX_REMEMBERED_LINES)
 
     def has_shown(self, error: str) -> bool:
-        """Whether one of the last lines contains an error, but for its rank."""
+        """Whether one of the last lines contains an error, ignoring the rank."""
         text = _RANK.sub("", error)
         return any(text in line for line in tuple(self._shown))
 
@@ -75,19 +75,19 @@ class QuietDisplay(RunListener):
         return self._progress.is_search and not self._is_verbose
 
     def search_started(self, config: ExperimentConfig) -> None:
-        """Begin to show an experiment."""
+        """Start showing an experiment."""
         self._progress.search_started(config)
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Record how much is done."""
-        self._progress.advanced(progress, planned_length)
+        """Record the progress of the search."""
+        self._progress.record_progress(progress, planned_length)
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Record the state of a trial, and show its held error lines if it failed."""
-        self._progress.changed(status)
-        held = self._held.pop(status.trial_id, ())
+        self._progress.record_status(status)
+        held_lines = self._held.pop(status.trial_id, ())
         if status.error:
-            for text in tuple(held):
+            for text in tuple(held_lines):
                 self._show(text)
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
@@ -105,16 +105,16 @@ class QuietDisplay(RunListener):
         self._show(printable(text))
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """No-op: nothing to release."""
 
     def _show(self, text: str) -> None:
         self._shown.append(text)
-        # A program may print 100,000 lines, and the console needs 0.3 ms to lay out each of them.
+        # Written directly, because the console needs 0.3 ms per line and trials may print 100,000.
         self._console.file.write(f"{text}\n")
         self._console.file.flush()
 
     def _is_news(self, trial_id: int, line: str, text: str) -> bool:
-        """Return whether to show a line now; else it may be held, as `text`."""
+        """Return whether to show a line now. Otherwise `text` may be held."""
         if line in self._known:
             return False
         if len(self._known) < _MAX_KNOWN_LINES:
@@ -127,11 +127,11 @@ class QuietDisplay(RunListener):
 
 
 class PlainDisplay(QuietDisplay):
-    """Lines for logs.
+    """A display of plain lines for logs.
 
-    A single trial: each validation and checkpoint, training metrics at most once a second, and the
-    lines that it prints. A search: the start and end of each trial, its errors, and a summary line
-    at growing intervals; everything else is in the trials' logs.
+    For a single trial, it shows each validation and checkpoint, training metrics at most once per
+    second, and the trial's output. For a search, it shows the start and end of each trial, errors,
+    and summary lines at growing intervals. All other output is in the trials' logs.
     """
 
     def __init__(self, console: Console, *, is_verbose: bool = False) -> None:
@@ -144,17 +144,17 @@ class PlainDisplay(QuietDisplay):
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Show the end of a trial of a search."""
-        trial = self._progress.trial(status.trial_id)
+        trial = self._progress.get_trial_progress(status.trial_id)
         was_running = trial.status is not None and trial.status.state.value == "RUNNING"
         super().trial_changed(status)
         has_ended = was_running and status.state.value != "RUNNING"
-        starts_again = status.state.value == "PAUSED" and status.error  # the runner says so
+        starts_again = status.state.value == "PAUSED" and status.error  # the runner reports it
         if self._progress.is_search and has_ended and not starts_again:
             self.notice(_describe_end(trial, status, self._progress))
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Show which trial starts, and from which checkpoint."""
-        self._progress.trial(info.trial_id).started(info)
+        self._progress.get_trial_progress(info.trial_id).record_start(info)
         name = f"experiment {info.experiment_id}, trial {info.trial_id}"
         self.notice(f"{name}: {describe_start(info)}; process {pid}")
 
@@ -166,8 +166,8 @@ class PlainDisplay(QuietDisplay):
             return
         at = f"trial {info.trial_id}: batch {event.fields['steps_completed']}"
         if event.type != "training":
-            saved = " saved" if event.type == "checkpoint" else ""
-            self.notice(f"{at}: {event.type}{saved}: {report}")
+            suffix = " saved" if event.type == "checkpoint" else ""
+            self.notice(f"{at}: {event.type}{suffix}: {report}")
         elif time.monotonic() - self._last_line_at >= _PLAIN_INTERVAL_S:
             self._last_line_at = time.monotonic()
             of = f"/{trial.length}" if trial.length else ""
@@ -180,16 +180,16 @@ class PlainDisplay(QuietDisplay):
         elif not self._has_hidden:
             self._has_hidden = True
             self._show(
-                "lines that trials print are only in their logs: detcore trial logs "
-                f"{info.trial_id} shows those of trial {info.trial_id}"
+                "the output of trials is only in their logs; show it with:  "
+                f"detcore trial logs {info.trial_id}"
             )
 
     def tick(self) -> None:
         """Print the summary line of a search when it is due."""
         now = time.monotonic()
         if self._progress.is_search and now >= self._next_summary_at:
-            line = f"search: {self._progress.describe()}"
-            if line != self._last_summary:  # while trials start there is no news
+            line = f"search: {self._progress.describe_search()}"
+            if line != self._last_summary:  # nothing changes while trials start
                 self.notice(line)
             self._last_summary = line
             self._interval_s = min(self._interval_s * _INTERVAL_GROWTH, _MAX_INTERVAL_S)
@@ -197,7 +197,7 @@ class PlainDisplay(QuietDisplay):
 
 
 class LiveDisplay(PlainDisplay):
-    """A panel that is redrawn in place; the output of the trials scrolls above it."""
+    """A panel that is redrawn in place, while the output of the trials scrolls above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, is_verbose=True)
@@ -207,14 +207,14 @@ class LiveDisplay(PlainDisplay):
         self._live.start()
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Show which trial starts; in a search, leave that to the table."""
+        """Show which trial starts. In a search, the table shows it."""
         if self._progress.is_search:
-            self._progress.trial(info.trial_id).started(info)
+            self._progress.get_trial_progress(info.trial_id).record_start(info)
         else:
             super().trial_started(info, pid=pid)
 
     def notice(self, text: str) -> None:
-        """Show a message of the runner, which may be busy from now on."""
+        """Show a message of the runner and redraw, because the runner may be busy afterwards."""
         super().notice(text)
         self.tick()
 
@@ -226,10 +226,10 @@ class LiveDisplay(PlainDisplay):
         """Show the lines since the last call, and redraw the panel."""
         with self._lock:
             self._print_lines()
-            self._live.update(self._draw(), refresh=True)
+            self._live.update(self._draw_panel(), refresh=True)
 
     def close(self) -> None:
-        """Draw once more and leave the last state on the screen."""
+        """Redraw, and leave the final state on the screen."""
         self.tick()
         self._live.stop()
 
@@ -246,7 +246,7 @@ class LiveDisplay(PlainDisplay):
             self._console.print(lines, soft_wrap=True)
             self._lines.clear()
 
-    def _draw(self) -> RenderableType:
+    def _draw_panel(self) -> RenderableType:
         progress = self._progress
         if progress.is_search:
             return _draw_search(progress, self._console)
@@ -271,14 +271,16 @@ def _draw_bar(name: str, done: float, *texts: str) -> Table:
 
 
 def _draw_search(progress: RunProgress, console: Console) -> Group:
-    """Return the table as it is now, at most as high as the terminal.
+    """Return the current table, at most as high as the terminal.
 
-    Those that run are shown, then the best, then the others; by their numbers.
+    Running trials have priority, followed by the best trials. The rows are sorted by trial id.
     """
     trials = list(progress.trials.values())
     limit = max(3, min(_MAX_ROWS, console.height - _OTHER_LINES))
-    ranked = sorted(trials, key=lambda trial: (trial.state != "running", progress.rank(trial)))
-    shown = sorted(ranked[:limit], key=lambda trial: trial.trial_id)
+    ranked = sorted(
+        trials, key=lambda trial: (trial.state != "running", progress.make_sort_key(trial))
+    )
+    visible = sorted(ranked[:limit], key=lambda trial: trial.trial_id)
     has_rungs = any(trial.status and trial.status.rung > 1 for trial in trials)
     columns = [
         NumberColumn("trial"),
@@ -291,18 +293,22 @@ def _draw_search(progress: RunProgress, console: Console) -> Group:
     room = max(10, console.width - _OTHER_COLUMNS)
     parts: list[RenderableType] = [
         _draw_bar(progress.searcher, progress.done),
-        Text(printable(progress.describe()), no_wrap=True, overflow="ellipsis"),
-        make_table(columns, [_cells(progress, t, room, has_rungs=has_rungs) for t in shown]),
+        Text(printable(progress.describe_search()), no_wrap=True, overflow="ellipsis"),
+        make_table(
+            columns, [_format_cells(progress, t, room, has_rungs=has_rungs) for t in visible]
+        ),
     ]
     if ranked[limit:]:
-        rest = Counter(trial.state for trial in ranked[limit:])
-        listed = ", ".join(f"{count} {state}" for state, count in rest.most_common())
+        hidden = Counter(trial.state for trial in ranked[limit:])
+        listed = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
         parts.append(Text(f"and {len(ranked[limit:])} more: {listed}", style="dim"))
     return Group(*parts)
 
 
-def _cells(progress: RunProgress, trial: TrialProgress, room: int, *, has_rungs: bool) -> list[str]:
-    hparams = progress.hparams(trial)
+def _format_cells(
+    progress: RunProgress, trial: TrialProgress, room: int, *, has_rungs: bool
+) -> list[str]:
+    hparams = progress.describe_hparams(trial)
     of = f"/{trial.length}" if trial.length and trial.state == "running" else ""
     return [
         f"{_BEST} {trial.trial_id}" if trial is progress.best else str(trial.trial_id),
@@ -316,7 +322,7 @@ def _cells(progress: RunProgress, trial: TrialProgress, room: int, *, has_rungs:
 
 def _describe_end(trial: TrialProgress, status: TrialStatus, progress: RunProgress) -> str:
     best = "" if trial.best is None else f", best {progress.metric} {format_number(trial.best)}"
-    hparams = progress.hparams(trial)
+    hparams = progress.describe_hparams(trial)
     state = trial.state
     if state == "completed" and status.length < progress.max_length:
         state = f"stopped by the search at {status.length} of {progress.max_length} {progress.unit}"

@@ -1,4 +1,4 @@
-"""Progress of the trials of a run, as displays show it."""
+"""Progress of the trials of a run, for displays."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 _RATE_WINDOW_S = 15.0
-# Of a search, whose trials take a while to start.
+# Longer window for a search, because its trials start slowly.
 _SEARCH_WINDOW_S = 120.0
-# A server sends the events of a trial in batches; those of one batch arrive microseconds apart.
+# Values within this time are one value, because a server sends the events of a trial in batches.
 _RATE_SPAN_S = 0.1
 _WAITING = "waiting for promotion"
 
@@ -29,8 +29,8 @@ class _Speedometer:
     """Speed of a growing number over the last seconds.
 
     Args:
-        window_s: How long a value counts.
-        min_span_s: For how long values are needed before the speed is known.
+        window_s: Time for which a value counts.
+        min_span_s: Minimum time span between values for computing the speed.
     """
 
     def __init__(self, window_s: float, min_span_s: float) -> None:
@@ -38,7 +38,7 @@ class _Speedometer:
         self._min_span_s = min_span_s
         self.history: deque[tuple[float, float]] = deque()
 
-    def add(self, value: float) -> None:
+    def add_value(self, value: float) -> None:
         now = time.monotonic()
         if self.history and now - self.history[-1][0] < _RATE_SPAN_S:
             now, _ = self.history.pop()
@@ -62,11 +62,11 @@ class TrialProgress:
     """Progress of a trial so far.
 
     Attributes:
-        length: How far its workers train, in batches; 0 = not known.
-        steps: Batches completed.
-        phase: Current activity of its workers.
-        best: The best value of the searcher's metric that was reported.
-        reports: The last report of each kind, in words.
+        length: Target length in batches; 0 = unknown.
+        steps: Number of completed batches.
+        phase: Current activity of the workers.
+        best: Best reported value of the searcher's metric.
+        reports: Description of the last report of each kind.
     """
 
     trial_id: int
@@ -81,7 +81,7 @@ class TrialProgress:
         default_factory=lambda: _Speedometer(_RATE_WINDOW_S, _RATE_SPAN_S)
     )
 
-    def started(self, info: TrialInfo) -> None:
+    def record_start(self, info: TrialInfo) -> None:
         """Record the start of new workers."""
         self.info, self.phase = info, "starting"
         self.steps = info.steps_completed
@@ -94,24 +94,24 @@ class TrialProgress:
         if event.type == "started":
             self.length, self.phase = int(fields["length"]), "training"
         elif event.type == "training":
-            self.phase = "training"  # a script reports no start
+            self.phase = "training"  # a script does not report its start
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
         # A checkpoint may be reported after training has moved far beyond it.
         if steps is not None and event.type != "checkpoint":
             self.steps = max(self.steps, int(steps))
-            self.speed.add(self.steps)
+            self.speed.add_value(self.steps)
         if report := describe_report(event):
             self.reports[event.type] = f"{report}  (batch {steps})"
 
     @property
     def pace(self) -> list[str]:
-        """The speed and the time left, as far as they are known."""
+        """The speed and the remaining time, if known."""
         rate = self.speed.per_second
         if rate is None:
             return [] if self.phase == "training" else [self.phase]
-        left = (self.length - self.steps) / rate if self.length else None
-        now = self.phase if self.phase != "training" else format_time_left(left)
+        remaining_s = (self.length - self.steps) / rate if self.length else None
+        now = self.phase if self.phase != "training" else format_time_left(remaining_s)
         return [f"{rate:.4g} batches/s", *([now] if now else [])]
 
     @property
@@ -131,14 +131,14 @@ class RunProgress:
     """Progress of a run so far.
 
     Attributes:
-        trials: By their records.
-        is_search: Whether there may be several trials.
+        trials: Progress of each trial by id.
+        is_search: Whether the run may have several trials.
         searcher: Name of the search method.
-        metric: Name of its metric.
-        done: How much of the search is done, 0 to 1.
-        planned_length: How far all trials train together, in `unit`; 0: not known.
+        metric: Name of the searcher's metric.
+        done: Completed fraction of the search, 0 to 1.
+        planned_length: Total length of all trials in `unit`; 0 = unknown.
         unit: Unit of lengths.
-        max_length: The longest length of a trial; 0: not known.
+        max_length: Maximum length of a trial; 0 = unknown.
     """
 
     def __init__(self) -> None:
@@ -166,31 +166,31 @@ class RunProgress:
             self.unit, self.max_length = length.unit.value, length.count
         self._varied = [".".join(map(str, place)) for place, _ in ranges(config.hyperparameters)]
 
-    def trial(self, trial_id: int) -> TrialProgress:
+    def get_trial_progress(self, trial_id: int) -> TrialProgress:
         """Return the progress of a trial."""
         return self.trials.setdefault(trial_id, TrialProgress(trial_id))
 
     def update(self, info: TrialInfo, event: WorkerEvent) -> TrialProgress:
         """Update the progress from an event of a trial's workers."""
-        trial = self.trial(info.trial_id)
+        trial = self.get_trial_progress(info.trial_id)
         trial.update(event)
         if event.type == "validation":
             self._note_best(trial, event.fields["metrics"].get(self.metric))
         return trial
 
-    def changed(self, status: TrialStatus) -> TrialProgress:
+    def record_status(self, status: TrialStatus) -> TrialProgress:
         """Record the state of a trial."""
-        trial = self.trial(status.trial_id)
+        trial = self.get_trial_progress(status.trial_id)
         trial.status = status
         if self.unit == "batches" and (self.is_search or not trial.length):
             trial.length = status.length
         self._note_best(trial, status.metric)
         return trial
 
-    def advanced(self, done: float, planned_length: int) -> None:
-        """Record how much of the search is done."""
+    def record_progress(self, done: float, planned_length: int) -> None:
+        """Record the progress of the search."""
         self.done, self.planned_length = done, planned_length
-        self._speed.add(done)
+        self._speed.add_value(done)
 
     @property
     def seconds_left(self) -> float | None:
@@ -200,7 +200,7 @@ class RunProgress:
 
     @property
     def amount(self) -> str:
-        """The trained part of all, such as "360 of 800 batches"; "" if the total is unknown."""
+        """The trained length, such as "360 of 800 batches", or "" if the total is unknown."""
         if not self.planned_length:
             return ""
         digits = 0 if self.unit == "batches" else 1
@@ -209,23 +209,23 @@ class RunProgress:
 
     @property
     def best(self) -> TrialProgress | None:
-        """The trial with the best value of the searcher's metric; None before there is one."""
-        best = min(self.trials.values(), key=self.rank, default=None)
+        """The trial with the best value of the searcher's metric, or None."""
+        best = min(self.trials.values(), key=self.make_sort_key, default=None)
         return None if best is None or best.best is None else best
 
-    def rank(self, trial: TrialProgress) -> tuple[bool, float]:
+    def make_sort_key(self, trial: TrialProgress) -> tuple[bool, float]:
         """Return a key that sorts trials, the best first."""
         sign = 1 if self.smaller_is_better else -1
         return trial.best is None, sign * (trial.best or 0.0)
 
-    def hparams(self, trial: TrialProgress) -> str:
-        """Return those hyperparameters of a trial that differ between trials."""
+    def describe_hparams(self, trial: TrialProgress) -> str:
+        """Return the hyperparameters of a trial that vary between trials."""
         flat = flatten(trial.status.hparams if trial.status else {})
         varied = {name: flat[name] for name in self._varied if name in flat}
         return printable(format_hparams(varied))
 
-    def describe(self) -> str:
-        """Return how far a search is, in a line."""
+    def describe_search(self) -> str:
+        """Return the progress of a search in one line."""
         states = [trial.state for trial in self.trials.values()]
         ended = sum(state in ("completed", "error", "canceled") for state in states)
         parts = [f"{self.done:.0%}", self.amount, format_time_left(self.seconds_left)]
@@ -244,7 +244,7 @@ class RunProgress:
 
 
 def describe_report(event: WorkerEvent) -> str:
-    """Return metrics, or which checkpoint was saved and how long that took; else ""."""
+    """Return metrics, or a saved checkpoint and the time it took. Return "" for other events."""
     fields = event.fields
     if event.type in ("training", "validation"):
         values = fields["metrics"].items()
@@ -253,7 +253,7 @@ def describe_report(event: WorkerEvent) -> str:
         return ""
     parts = [format_bytes(fields["size_bytes"])]
     if fields.get("stalled_s") is not None:
-        parts.append(f"training stood still {fields['stalled_s']:.2f} s")
+        parts.append(f"training stalled {fields['stalled_s']:.2f} s")
     if fields.get("total_s") is not None:
         parts.append(f"saved in {fields['total_s']:.2f} s")
     return f"{fields['uuid']}: {', '.join(parts)}"

@@ -1,7 +1,7 @@
-"""Values that a shell completes: ids of experiments and trials, and names of plugins.
+"""Shell completion of experiment ids, trial ids and plugin names.
 
-A shell waits for them at each press of the tab key. So they are read without importing the
-database's packages, nothing is created or upgraded, and no server is asked.
+A shell waits for completions at each press of the tab key. So they are read without importing the
+database packages, without creating or migrating a database, and without contacting a server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-# Where a command that is being completed keeps the value of its ``--master``.
+# Key of the context under which a command line being completed stores its ``--master``.
 MASTER_TYPED = "detcore.master"
 _MAX_SHOWN = 50
 _SQLITE_WAIT_S = 0.2
@@ -28,27 +28,26 @@ _TRIALS = (
     "ORDER BY trials.id DESC"
 )
 _Row = tuple[int, str, str]
-# Texts to complete with, and a line about each.
-_Found = Iterable[tuple[str, str]]
+_Completions = Iterable[tuple[str, str]]  # values and their descriptions
 
 
 class _Completed:
-    """Completes values with what `find` yields, and nothing where that fails."""
+    """Completes values with the results of `find`. Failures are ignored."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return values that begin with a text."""
+        """Return values that start with a prefix."""
         from click.shell_completion import CompletionItem
 
         try:
-            found = list(self.find(ctx, incomplete))
+            completions = list(self.find(ctx, incomplete))
         except Exception:  # noqa: BLE001  (a traceback in the line being typed would help no user)
             return []
-        return [CompletionItem(text, help=_line(told)) for text, told in found]
+        return [CompletionItem(value, help=_to_line(text)) for value, text in completions]
 
-    def find(self, ctx: click.Context, incomplete: str) -> _Found:
-        """Return values that begin with a text."""
+    def find(self, ctx: click.Context, incomplete: str) -> _Completions:
+        """Return values that start with a prefix."""
         raise NotImplementedError
 
 
@@ -58,23 +57,23 @@ class _RecordId(_Completed, click.types.IntParamType):
     def __init__(self, query: str) -> None:
         self._query = query
 
-    def find(self, ctx: click.Context, incomplete: str) -> _Found:
-        """Return the newest ids that begin with a text."""
+    def find(self, ctx: click.Context, incomplete: str) -> _Completions:
+        """Return the newest ids that start with a prefix."""
         from detcore.environment import read_environment
 
         environment = read_environment()
         if ctx.meta.get(MASTER_TYPED) or environment.master:
-            return []  # these are records of a server
+            return []  # the ids are on a server
         rows = _read_sqlite(environment.database_url, self._query)
-        found = [row for row in rows if str(row[0]).startswith(incomplete)]
-        return [(str(number), f"{state} {told}") for number, state, told in found[:_MAX_SHOWN]]
+        matches = [row for row in rows if str(row[0]).startswith(incomplete)]
+        return [(str(number), f"{state} {text}") for number, state, text in matches[:_MAX_SHOWN]]
 
 
 class _PluginName(_Completed, click.types.StringParamType):
     """The name of an installed plugin."""
 
-    def find(self, _ctx: click.Context, incomplete: str) -> _Found:
-        """Return the names that begin with a text."""
+    def find(self, _ctx: click.Context, incomplete: str) -> _Completions:
+        """Return the names that start with a prefix."""
         from detcore.environment import read_environment
         from detcore.plugins import PluginManager
 
@@ -87,7 +86,7 @@ class _PluginName(_Completed, click.types.StringParamType):
 
 
 def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
-    """Return rows of a SQLite file that is there; other databases are too slow to open for this."""
+    """Return rows of an existing SQLite file. Other databases are too slow for completion."""
     import sqlite3
     import urllib.parse
 
@@ -101,13 +100,13 @@ def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
         return connection.execute(query).fetchall()
 
 
-def _line(text: str) -> str:
-    """Return a text as one line that a shell can show: the protocol ends values at line ends."""
+def _to_line(text: str) -> str:
+    """Return a text as one line, because the completion protocol ends values at line ends."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:60]
 
 
 EXPERIMENT_ID = _RecordId(_EXPERIMENTS)
-"""Type of an argument or option that is the id of an experiment; shells complete it."""
+"""Type of an argument or option for the id of an experiment, with shell completion."""
 TRIAL_ID = _RecordId(_TRIALS)
 PLUGIN_NAME = _PluginName()
 experiment_argument = click.argument("experiment_id", type=EXPERIMENT_ID)

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 KINDS = ("validation", "training")
 NUM_SHOWN = 20
-# Of more reports, the newest are read.
+# If a trial has more reports, only the newest are read.
 _MANY = 5000
 _PARTS = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFacts:
-    """All that is shown of a trial.
+    """The records of a trial that commands show.
 
     Attributes:
-        state: For users, as `trial_state` returns it.
+        state: State for users, as `trial_state` returns it.
         num_reports: Number of reports of each kind.
-        reports: The reports of each kind; of many, the newest.
+        reports: Reports of each kind, only the newest if there are many.
     """
 
     trial: TrialRecord
@@ -70,18 +70,18 @@ class MetricSeries:
 
 
 def read_trial(
-    database: Database, trial_id: int, wanted: str | None, whole: Sequence[str]
+    database: Database, trial_id: int, plot_metric: str | None, full_kinds: Sequence[str]
 ) -> tuple[TrialFacts, MetricSeries | None]:
     """Read a trial, and the series to plot, or None if no metric was reported.
 
     Args:
         database: The records.
-        trial_id: Which trial.
-        wanted: The metric to plot; None: the searcher's.
-        whole: Kinds of which all reports are read, however many there are.
+        trial_id: The trial.
+        plot_metric: The metric to plot; None means the searcher's metric.
+        full_kinds: Kinds whose reports are all read, even if there are many.
 
     Raises:
-        NotFoundError: If there is no such trial, or the metric was never reported.
+        NotFoundError: If the trial does not exist, or the metric was never reported.
     """
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
@@ -96,7 +96,7 @@ def read_trial(
             trial_id,
             kind,
             with_batches=False,
-            newest=None if kind in whole or num_reports[kind] <= _MANY else NUM_SHOWN,
+            newest=None if kind in full_kinds or num_reports[kind] <= _MANY else NUM_SHOWN,
         )
         for kind in KINDS
     }
@@ -113,33 +113,33 @@ def read_trial(
         num_damaged=len(database.events(trial_id, "damaged")),
     )
     try:
-        return facts, _choose_series(database, facts, wanted)
+        return facts, _choose_series(database, facts, plot_metric)
     except NotFoundError:
         if all(map(facts.has_all, KINDS)):
             raise
-    return read_trial(database, trial_id, wanted, KINDS)
+    return read_trial(database, trial_id, plot_metric, KINDS)
 
 
 def _choose_series(
-    database: Database, facts: TrialFacts, wanted: str | None
+    database: Database, facts: TrialFacts, plot_metric: str | None
 ) -> MetricSeries | None:
     names = {kind: list_names(rows, facts.metric) for kind, rows in facts.reports.items()}
     candidates = [(kind, name) for kind in KINDS for name in names[kind]]
-    for name in (wanted,) if wanted is not None else (facts.metric, None):
+    for name in (plot_metric,) if plot_metric is not None else (facts.metric, None):
         for kind, candidate in candidates:
             if name in (None, candidate):
-                points = _points(database, facts, kind, candidate)
+                points = _read_points(database, facts, kind, candidate)
                 return MetricSeries(metric=candidate, kind=kind, points=points)
-    if wanted is None:
+    if plot_metric is None:
         return None
     listed = [f"{', '.join(names[kind])} ({kind})" for kind in KINDS if names[kind]]
     raise NotFoundError(
-        f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
-        f"Metrics there: {'; '.join(listed) or 'none yet'}."
+        f"trial {facts.trial.id} has not reported a metric {plot_metric!r}.\n"
+        f"Reported metrics: {'; '.join(listed) or 'none yet'}."
     )
 
 
-def _points(
+def _read_points(
     database: Database, facts: TrialFacts, kind: str, metric: str
 ) -> Sequence[tuple[int, float]]:
     if facts.has_all(kind):
@@ -157,6 +157,6 @@ def _is_number(value: object) -> bool:
 
 
 def list_names(rows: Sequence[MetricRecord], first: str | None) -> list[str]:
-    """Return the names of reported numbers, the searcher's first."""
+    """Return the names of numeric metrics, the metric `first` first."""
     names = {name for row in rows for name, value in row.metrics.items() if _is_number(value)}
     return sorted(names, key=lambda name: (name != first, name))

@@ -17,7 +17,7 @@ from detcore.cli.output import (
     format_hparams,
     format_options,
     make_console,
-    pick,
+    pick_fields,
     print_data,
     print_fields,
     print_heading,
@@ -63,18 +63,18 @@ _EXAMPLES = """
 Examples:
   detcore trial describe 3
   detcore trial describe 3 --metric accuracy     plot another metric
-  detcore trial describe 3 --json                for programs
+  detcore trial describe 3 --json                JSON for programs
 """
 
 
 @click.command("describe", epilog=_EXAMPLES)
 @trial_argument
-@click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
+@click.option("--metric", metavar="NAME", help="Metric to plot.  [default: the searcher's metric]")
 @click.option(
     "--all",
     "show_all",
     is_flag=True,
-    help=f"Show all validations, not the last {NUM_SHOWN}, and deleted checkpoints.",
+    help=f"Show all validations instead of the last {NUM_SHOWN}, and deleted checkpoints.",
 )
 @format_options
 @master_option
@@ -85,18 +85,20 @@ def describe_trial(
     show_all: bool,
     form: Format,
 ) -> None:
-    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps.
+    """Show the validations, training, checkpoints and a metric plot of a trial.
 
-    With --csv all reports of metrics.
+    --csv prints all metric reports.
     """
-    whole = {"json": KINDS[:1], "csv": KINDS}.get(form, KINDS[:1] if show_all else ())
+    full_kinds = {"json": KINDS[:1], "csv": KINDS}.get(form, KINDS[:1] if show_all else ())
     with open_records(obj) as database:
-        facts, series = read_trial(database, trial_id, metric, whole)
+        facts, series = read_trial(database, trial_id, metric, full_kinds)
         short = uuid_shortener(database)
     reports = [
-        {"kind": kind, **pick(_REPORT_FIELDS, row)} for kind in KINDS for row in facts.reports[kind]
+        {"kind": kind, **pick_fields(_REPORT_FIELDS, row)}
+        for kind in KINDS
+        for row in facts.reports[kind]
     ]
-    if print_data(form, _plain(facts, series), reports, _CSV_COLUMNS):
+    if print_data(form, _make_document(facts, series), reports, _CSV_COLUMNS):
         return
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
@@ -109,13 +111,13 @@ def describe_trial(
 
 @click.command("plot")
 @trial_argument
-@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
+@click.option("--metric", metavar="NAME", help="Metric to plot.  [default: the searcher's metric]")
 @master_option
 def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
-    """Plot a metric of a trial over steps, on the terminal.
+    """Plot a metric of a trial over steps on the terminal.
 
-    For a page or an image of all trials: detcore experiment plot. Both need detcore-report:
-    pip install 'detcore[report]'.
+    'detcore experiment plot' creates a page or an image of all trials. Both commands require
+    detcore-report: pip install 'detcore[report]'
     """
     report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
     with open_records(obj) as database:
@@ -126,7 +128,7 @@ def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
     _print_plot(series, facts, report.draw_text_plot)
 
 
-def _speed(facts: TrialFacts) -> float | None:
+def _compute_speed(facts: TrialFacts) -> float | None:
     """Return batches per second of the newest run, validations and checkpoints included."""
     rows = [row for row in facts.reports["training"] if row.run_id == facts.trial.run_id]
     if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
@@ -136,7 +138,7 @@ def _speed(facts: TrialFacts) -> float | None:
     return steps / seconds if seconds > 0 and steps > 0 else None
 
 
-def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
+def _make_document(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
     trial, searcher = facts.trial, facts.experiment.searcher
     last = next(reversed(facts.reports["training"]), None)
     names = [field.name for field in dataclasses.fields(trial)]
@@ -147,14 +149,14 @@ def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
         "steps_completed": facts.steps_completed,
         "metric": searcher.metric,
         "smaller_is_better": searcher.smaller_is_better,
-        "best_validation": facts.best and pick(_BEST_FIELDS, facts.best),
-        "validations": [pick(_REPORT_FIELDS, row) for row in facts.reports["validation"]],
+        "best_validation": facts.best and pick_fields(_BEST_FIELDS, facts.best),
+        "validations": [pick_fields(_REPORT_FIELDS, row) for row in facts.reports["validation"]],
         "training": {
             "num_reports": facts.num_reports["training"],
-            "batches_per_second": _speed(facts),
-            "last": pick(_REPORT_FIELDS, last) if last else None,
+            "batches_per_second": _compute_speed(facts),
+            "last": pick_fields(_REPORT_FIELDS, last) if last else None,
         },
-        "checkpoints": [pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
+        "checkpoints": [pick_fields(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
         "plot": series,
         "num_damaged_reports": facts.num_damaged,
     }
@@ -168,7 +170,7 @@ def _print_trial(facts: TrialFacts) -> None:
     )
     crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
     runs = f"{facts.num_runs} (the trial was resumed{crashes})"
-    damaged = f"{facts.num_damaged} reports, left out (did the machine crash?)"
+    damaged = f"{facts.num_damaged} reports, skipped (possibly after a machine crash)"
     fields = {
         "state": f"{facts.state}: {trial.error}" if trial.error else facts.state,
         "steps": facts.steps_completed,
@@ -190,44 +192,44 @@ def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
     if not rows:
         print_line("none yet")
         return
-    names, left_out = _fitting(list_names(rows, facts.metric))
-    shown = list(rows if show_all else rows[-NUM_SHOWN:])
-    if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
-        shown.insert(0, facts.best)
+    names, left_out = _split_fitting(list_names(rows, facts.metric))
+    visible = list(rows if show_all else rows[-NUM_SHOWN:])
+    if facts.best is not None and not any(_is_same(row, facts.best) for row in visible):
+        visible.insert(0, facts.best)
     print_table(
         ["STEP", *[NumberColumn(name) for name in names], ""],
         [
             [
                 row.steps_completed,
-                *[_aligned(row.metrics.get(name)) for name in names],
+                *[_align_number(row.metrics.get(name)) for name in names],
                 "best" if _is_same(row, facts.best) else "",
             ]
-            for row in shown
+            for row in visible
         ],
     )
-    left = facts.num_reports["validation"] - len(shown)
-    if left:
-        print_line(f"{left} earlier ones: --all shows them", style="dim")
+    num_hidden = facts.num_reports["validation"] - len(visible)
+    if num_hidden:
+        print_line(f"{num_hidden} earlier validations; --all shows them", style="dim")
     if left_out:
         print_line(f"too wide for this terminal: {', '.join(left_out)}", style="dim")
 
 
-def _aligned(value: object) -> str:
-    """Return a number with its zeros, so that a column of them lines up."""
+def _align_number(value: object) -> str:
+    """Return a number with trailing zeros, so that columns are aligned."""
     if isinstance(value, float) and 0.001 <= abs(value) < 1000:
         return f"{value:#.4g}"
     return format_number(value)
 
 
 def _is_same(row: MetricRecord, other: MetricRecord | None) -> bool:
-    """Return whether two records are one report (NaN makes them unequal as values)."""
+    """Return whether two records are the same report. With NaN, equal records compare unequal."""
     if other is None:
         return False
     return (row.run_id, row.seq, row.reported_at) == (other.run_id, other.seq, other.reported_at)
 
 
-def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
-    """Split metrics into those that fit beside each other on the terminal, and the rest."""
+def _split_fitting(names: list[str]) -> tuple[list[str], list[str]]:
+    """Split metrics into metrics that fit in the width of the terminal, and other metrics."""
     console = make_console()
     if not console.is_terminal:
         return names, []
@@ -248,7 +250,7 @@ def _print_training(facts: TrialFacts) -> None:
         print_line("no reports yet")
         return
     values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
-    speed = _speed(facts)
+    speed = _compute_speed(facts)
     fields = {
         "last": f"step {last.steps_completed}: {'  '.join(values)}",
         "reports": facts.num_reports["training"],
@@ -259,18 +261,18 @@ def _print_training(facts: TrialFacts) -> None:
 
 def _print_checkpoints(facts: TrialFacts, short: Callable[[str], str], *, show_all: bool) -> None:
     print_heading("Checkpoints")
-    shown = [row for row in facts.checkpoints if show_all or row.state != "DELETED"]
-    num_hidden = len(facts.checkpoints) - len(shown)
+    visible = [row for row in facts.checkpoints if show_all or row.state != "DELETED"]
+    num_hidden = len(facts.checkpoints) - len(visible)
     if not facts.checkpoints:
         print_line("none yet")
-    if shown:
-        print_checkpoints([], [([], row) for row in shown], short)
+    if visible:
+        print_checkpoints([], [([], row) for row in visible], short)
     if num_hidden:
-        print_line(f"{num_hidden} deleted: --all shows them", style="dim")
+        print_line(f"{num_hidden} deleted checkpoints; --all shows them", style="dim")
 
 
 def _find_drawing() -> Callable[..., list[str]] | None:
-    """Return the function that draws plots, or None without its distribution."""
+    """Return the function that draws plots, or None if its distribution is not installed."""
     try:
         report = import_distribution("detcore_report", needed_by="the plot")
     except MissingDistributionError:
@@ -282,7 +284,7 @@ def _find_drawing() -> Callable[..., list[str]] | None:
 def _print_plot(
     series: MetricSeries, facts: TrialFacts, draw: Callable[..., list[str]] | None
 ) -> None:
-    """Print a plot with its extremes; without a function that draws, how to get one."""
+    """Print a plot with its extremes. Without `draw`, print how to install it."""
     print_heading(f"{series.metric} ({series.kind}) over steps")
     finite = [point for point in series.points if math.isfinite(point[1])]
     if not finite:
@@ -290,7 +292,8 @@ def _print_plot(
         return
     if len(series.points) == 1:
         step, value = series.points[0]
-        print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
+        text = f"{format_number(value)} at step {step}; a plot needs at least two values"
+        print_line(text, style="dim")
         return
     if draw is None:
         print_line(f"plots: {install_command('detcore-report')}", style="dim")

@@ -1,9 +1,10 @@
-"""``detcore user``: log in to servers. The commands that work on records are in detcore-server."""
+"""``detcore user``: log in to servers. Commands that change records are in detcore-server."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 _LOOPBACK = ("localhost", "127.", "::1")
 
 password_option = click.option(
-    "--password-stdin", is_flag=True, help="Read the password from standard input: for scripts."
+    "--password-stdin", is_flag=True, help="Read the password from standard input (for scripts)."
 )
 _url = click.argument("url", required=False)
-_logged_in_user = click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
+_logged_in_user = click.option(
+    "--user", metavar="NAME", help="User name.  [default: the user who logged in last]"
+)
 _EXAMPLES = """
 \b
 Examples:
@@ -58,41 +61,42 @@ Examples:
     epilog=_EXAMPLES,
 )
 def user_group() -> None:
-    """Manage the users of the server of this record store; log in to a server.
+    """Manage the users of a server, and log in to a server.
 
-    create, list, password, activate and deactivate work on the records themselves (DETCORE_HOME,
-    DETCORE_DB), where the server runs. login, logout, change-password and whoami send a request to
-    a server, from anywhere; the default of URL is the variable DETCORE_MASTER.
+    create, list, password, activate and deactivate change the records (DETCORE_HOME, DETCORE_DB).
+    Run them where the server runs. login, logout, change-password and whoami send requests to a
+    server. The default of URL is the environment variable DETCORE_MASTER.
     """
 
 
 @user_group.command("login")
 @_url
-@click.option("--user", metavar="NAME", help="Who; default: DETCORE_USER, or asked for.")
+@click.option("--user", metavar="NAME", help="User name.  [default: DETCORE_USER, or prompt]")
 @password_option
 @click.pass_obj
 def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: bool) -> None:
-    """Log in to a server, and keep its token in DETCORE_HOME.
+    """Log in to a server, and store its token in DETCORE_HOME.
 
-    Asks for the password, which is not kept. The token stays good until `logout`, or until it
-    expires.
+    The command prompts for the password, which is not stored. The token is valid until it expires
+    or until `logout`.
     """
-    where = _server(obj, url)
+    where = _find_server_url(obj, url)
     certificate = trusted_authorities(obj.environment)
     _warn_of_plain_text(where)
-    name = user or obj.environment.user or _ask("User")
-    password = _read_password() if password_stdin else _ask("Password", hidden=True)
+    name = user or obj.environment.user or _prompt_for("User")
+    password = _read_password() if password_stdin else _prompt_for("Password", hidden=True)
     try:
-        kept = request_token(where, name, password, certificate=certificate)
+        token = request_token(where, name, password, certificate=certificate)
     except ForbiddenError as error:
         if str(error) != "invalid credentials":
             raise
         raise ForbiddenError(
-            f"the server {where} refuses user {name!r} with this password.\n"
-            "Try again; an administrator can set another one: detcore user password NAME"
+            f"the server {where} rejected user {name!r} with this password.\n"
+            "Try again. An administrator can set a new password: "
+            f"detcore user password {shlex.quote(name)}"
         ) from error
-    store_token(obj.environment.home, where, kept)
-    click.echo(f"logged in to {where} as {name} until {_time(kept.expires_at)}")
+    store_token(obj.environment.home, where, token)
+    click.echo(f"logged in to {where} as {name} until {_format_expiry(token.expires_at)}")
 
 
 @user_group.command("logout")
@@ -101,22 +105,22 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
 @click.pass_obj
 def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
     """Revoke the stored token of a server, and delete it."""
-    where = _server(obj, url)
-    kept = read_stored_token(obj.environment.home, where, user)
-    if kept is None:
+    where = _find_server_url(obj, url)
+    token = read_stored_token(obj.environment.home, where, user)
+    if token is None:
         click.echo(_not_logged_in(where, user))
         return
-    # Forgotten first, so that it is not used again even if the request fails.
-    delete_token(obj.environment.home, where, kept.user)
+    # Deleted first, so that it is not used again even if the request fails.
+    delete_token(obj.environment.home, where, token.user)
     try:
-        with _session_of(obj, where, kept) as session, contextlib.suppress(UnauthenticatedError):
+        with _open_session(obj, where, token) as session, contextlib.suppress(UnauthenticatedError):
             session.request("POST", "/api/detcore/v1/logout")
     except ServerUnavailableError as error:
         raise ServerUnavailableError(
-            f"the token of {kept.user} is forgotten here, but {where} does not answer.\n"
-            f"A copy of it would be good until {_time(kept.expires_at)}."
+            f"the token of {token.user} was deleted here, but {where} does not respond.\n"
+            f"A copy of the token would be valid until {_format_expiry(token.expires_at)}."
         ) from error
-    click.echo(f"logged out of {where} as {kept.user}")
+    click.echo(f"logged out of {where} as {token.user}")
 
 
 @user_group.command()
@@ -125,32 +129,32 @@ def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the password so far and the new one, each in a line, from standard input.",
+    help="Read two lines from standard input: the current and the new password.",
 )
 @click.pass_obj
 def change_password(
     obj: CliContext, url: str | None, user: str | None, password_stdin: bool
 ) -> None:
-    """Change your own password at a server; you are logged out everywhere else."""
-    where = _server(obj, url)
-    kept = read_stored_token(obj.environment.home, where, user)
-    if kept is None:
+    """Change your password on a server. You are logged out everywhere else."""
+    where = _find_server_url(obj, url)
+    token = read_stored_token(obj.environment.home, where, user)
+    if token is None:
         raise UnauthenticatedError(
             f"{_not_logged_in(where, user)}.\nLog in: detcore user login {where}"
         )
     _warn_of_plain_text(where)
-    old = _read_password() if password_stdin else _ask("Password so far", hidden=True)
+    old = _read_password() if password_stdin else _prompt_for("Current password", hidden=True)
     new = read_new_password(password_stdin)
-    with _session_of(obj, where, kept) as session:
-        said = session.request(
+    with _open_session(obj, where, token) as session:
+        answer = session.request(
             "POST", "/api/detcore/v1/me/password", json_body={"old": old, "new": new}
         )
     store_token(
         obj.environment.home,
         where,
-        StoredToken(user=kept.user, token=said["token"], expires_at=said["expires_at"]),
+        StoredToken(user=token.user, token=answer["token"], expires_at=answer["expires_at"]),
     )
-    click.echo(f"{kept.user} has another password at {where}")
+    click.echo(f"changed the password of {token.user} on {where}")
 
 
 @user_group.command()
@@ -158,42 +162,42 @@ def change_password(
 @_logged_in_user
 @click.pass_obj
 def whoami(obj: CliContext, url: str | None, user: str | None) -> None:
-    """Show the user that a server recognizes you as."""
-    where = _server(obj, url)
+    """Show the user as whom you are logged in to a server."""
+    where = _find_server_url(obj, url)
     with contextlib.closing(open_session(where, user, environment=obj.environment)) as session:
-        said = session.request("GET", "/api/detcore/v1/me")
+        answer = session.request("GET", "/api/detcore/v1/me")
     print_fields(
         {
-            "user": str(said["name"]),
-            "administrator": "yes" if said["is_admin"] else "no",
-            "server": f"{where} (detcore {said['version']})",
-            "until": _time(said["expires_at"]),
+            "user": str(answer["name"]),
+            "administrator": "yes" if answer["is_admin"] else "no",
+            "server": f"{where} (detcore {answer['version']})",
+            "until": _format_expiry(answer["expires_at"]),
         }
     )
 
 
-def _server(obj: CliContext, url: str | None) -> str:
-    given = url or obj.environment.master
-    if not given:
+def _find_server_url(obj: CliContext, url: str | None) -> str:
+    address = url or obj.environment.master
+    if not address:
         raise ConfigError(
-            "which server? Give its address, such as http://host:8080, or set DETCORE_MASTER."
+            "missing the address of the server.\n"
+            "Pass an address such as http://host:8080, or set DETCORE_MASTER."
         )
-    return normalize_url(given)
+    return normalize_url(address)
 
 
 def _not_logged_in(where: str, user: str | None) -> str:
-    who = "nobody is" if user is None else f"{user} is not"
-    return f"{who} logged in to {where} from here"
+    return f"{user or 'no user'} is{' not' if user else ''} logged in to {where}"
 
 
-def _session_of(
-    obj: CliContext, where: str, kept: StoredToken
+def _open_session(
+    obj: CliContext, where: str, token: StoredToken
 ) -> contextlib.AbstractContextManager[Session]:
     certificate = trusted_authorities(obj.environment)
-    return contextlib.closing(Session(where, kept.token, certificate=certificate))
+    return contextlib.closing(Session(where, token.token, certificate=certificate))
 
 
-def _time(seconds: float) -> str:
+def _format_expiry(seconds: float) -> str:
     return format_time(datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc))
 
 
@@ -201,26 +205,26 @@ def _warn_of_plain_text(url: str) -> None:
     host = url.partition("://")[2].strip("[")
     if url.startswith("http://") and not host.startswith(_LOOPBACK):
         click.echo(
-            f"warning: {url} is not encrypted: the password can be read on its way. "
-            "Use https:// where the server has a certificate.",
+            f"warning: {url} is not encrypted, so others on the network can read the password. "
+            "Use https:// if the server has a certificate.",
             err=True,
         )
 
 
 def read_new_password(from_stdin: bool) -> str:
-    """Return a new password: the first line of standard input, or asked for twice on a terminal.
+    """Return a new password: a line of standard input, or typed twice on a terminal.
 
     Args:
         from_stdin: Whether to read it from standard input.
 
     Raises:
-        ConfigError: If the two are not the same, or standard input is no terminal to ask on.
+        ConfigError: If the typed passwords do not match, or standard input is not a terminal.
     """
     if from_stdin:
         return _read_password()
-    password = _ask("Password", hidden=True)
-    if _ask("Once more", hidden=True) != password:
-        raise ConfigError("the two are not the same: nothing was changed")
+    password = _prompt_for("Password", hidden=True)
+    if _prompt_for("Repeat password", hidden=True) != password:
+        raise ConfigError("the passwords do not match; nothing was changed")
     return password
 
 
@@ -229,11 +233,11 @@ def _read_password() -> str:
     return sys.stdin.readline().rstrip("\r\n")
 
 
-def _ask(what: str, *, hidden: bool = False) -> str:
+def _prompt_for(what: str, *, hidden: bool = False) -> str:
     if not sys.stdin.isatty():
         missing, option = ("password", "--password-stdin") if hidden else ("user", "--user")
         raise ConfigError(
-            f"cannot ask for the {missing}: standard input is not a terminal.\nGive {option}."
+            f"cannot prompt for the {missing}: standard input is not a terminal.\nPass {option}."
         )
     answer: str = click.prompt(what, hide_input=hidden, err=True)
     return answer

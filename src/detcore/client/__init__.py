@@ -1,6 +1,6 @@
 """The client: experiments, trials, checkpoints and models from Python, and `create`.
 
-`Determined` gives access to the records of this machine, with no server to start, or to those of a
+`Determined` gives access to the records of this machine without a server, or to the records of a
 server. Names are imported on first use.
 """
 

@@ -1,4 +1,4 @@
-"""Where a trial class comes from, and how another process gets at it."""
+"""Find out how another process can import a trial class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from detcore.optional_distributions import import_distribution
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassLocation:
-    """How a worker imports a trial class.
+    """Location from which a worker imports a trial class.
 
     Attributes:
         entrypoint: As in an experiment file.
-        written: The file with cells of this session that was written for it, or None.
+        written: File with the cells of a notebook that was written for the class, or None.
     """
 
     entrypoint: str
@@ -28,54 +28,56 @@ class ClassLocation:
 
 
 def find_class(trial_class: type, folder: Path) -> ClassLocation:
-    """Find out how a process that runs in a folder imports a class.
+    """Return the location from which a process that runs in a directory imports a class.
 
-    A class of an IPython or Jupyter session is written to a file in the folder, together with what
-    it needs (see `detcore_report.module_from_cells`).
+    A class of an IPython or Jupyter session is written to a file in the directory, together with
+    the code that it uses (see `detcore_report.module_from_cells`).
 
     Args:
-        trial_class: The class, of a module, a script or an interactive session.
-        folder: Where the trials run; the first place that they import from.
+        trial_class: A class in a module, a script or an interactive session.
+        folder: Working directory of the trials, from which they import first.
 
     Raises:
-        InvalidExperimentError: If it cannot be imported from there.
-        MissingDistributionError: If it is in a session's cells and detcore-report is not installed.
+        InvalidExperimentError: If the class cannot be imported from there.
+        MissingDistributionError: If it is in notebook cells and detcore-report is not installed.
     """
     name = trial_class.__qualname__
     if not name.isidentifier():
         raise InvalidExperimentError(
-            f"the trial class {name} is defined inside of a function or another class.\n"
+            f"the trial class {name} is defined inside a function or another class.\n"
             "Each trial runs in a separate process, which imports the class by its name.\n"
-            "Define it at the top level of the module."
+            "Define the class at the top level of the module."
         )
     module = sys.modules.get(trial_class.__module__)
     if module is None:
-        raise InvalidExperimentError(f"the module {trial_class.__module__} of {name} is not there")
+        raise InvalidExperimentError(
+            f"the module {trial_class.__module__} of the trial class {name} is not imported"
+        )
     if module.__name__ != "__main__":
-        return ClassLocation(_imported(module, name, folder))
-    session = _session()
+        return ClassLocation(_make_module_entrypoint(module, name, folder))
+    session = _get_ipython()
     if session is not None and session.user_module is module and _is_in_cells(trial_class, module):
-        return _written(session.user_ns["In"], trial_class, vars(module), folder)
+        return _write_cells(session.user_ns["In"], trial_class, vars(module), folder)
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None)
     if spec is not None and file is not None and Path(file).name != "__main__.py":
         return ClassLocation(f"{spec.name}:{name}")  # python -m package.module
     if file is None or not Path(file).is_file():
         raise InvalidExperimentError(
-            f"the source of {name} is not known: it was typed at Python's prompt, or given with "
-            "-c.\n"
-            "Each trial runs in a process of its own, which needs the source.\n"
-            "Put the class into a file, or use IPython or Jupyter, whose cells are kept."
+            f"the source of {name} is unknown, because it was typed at the Python prompt or passed "
+            "with -c.\n"
+            "Each trial runs in a separate process, which needs the source.\n"
+            "Put the class into a file, or use IPython or Jupyter."
         )
-    return ClassLocation(_in_file(Path(file).absolute(), name, folder))
+    return ClassLocation(_make_file_entrypoint(Path(file).absolute(), name, folder))
 
 
 def find_main_script(trial_class: type) -> Path | None:
-    """Return the script that is run, if a class is defined in it; None for cells and modules."""
+    """Return the running script if it defines the class. Return None for cells and modules."""
     module = sys.modules.get(trial_class.__module__)
     if module is None or module.__name__ != "__main__":
         return None
-    session = _session()
+    session = _get_ipython()
     if session is not None and session.user_module is module:
         return None
     file = getattr(module, "__file__", None)
@@ -85,11 +87,11 @@ def find_main_script(trial_class: type) -> Path | None:
 
 
 def is_interactive() -> bool:
-    """Whether a person types here: IPython, Jupyter, or Python's prompt."""
-    return _session() is not None or hasattr(sys, "ps1")
+    """Whether this is an interactive session: IPython, Jupyter, or the Python prompt."""
+    return _get_ipython() is not None or hasattr(sys, "ps1")
 
 
-def _session() -> Any:
+def _get_ipython() -> Any:
     """Return the IPython session of this process, or None."""
     package = sys.modules.get("IPython")
     get: Callable[[], Any] | None = getattr(package, "get_ipython", None)
@@ -103,27 +105,27 @@ def _is_in_cells(trial_class: type, module: ModuleType) -> bool:
     return getattr(module, "__file__", None) not in files or not files
 
 
-def _written(
+def _write_cells(
     cells: Sequence[str], trial_class: type, namespace: Mapping[str, Any], folder: Path
 ) -> ClassLocation:
     name = trial_class.__qualname__
     report = import_distribution("detcore_report", needed_by=f"training {name} from a notebook")
-    made = report.module_from_cells(cells, name, namespace=namespace)
-    path = folder / f"{made.name}.py"
+    notebook_module = report.module_from_cells(cells, name, namespace=namespace)
+    path = folder / f"{notebook_module.name}.py"
     try:
-        if not path.exists() or path.read_text(encoding="utf-8") != made.text:
-            path.write_text(made.text, encoding="utf-8")
+        if not path.exists() or path.read_text(encoding="utf-8") != notebook_module.text:
+            path.write_text(notebook_module.text, encoding="utf-8")
     except OSError as error:
         raise InvalidExperimentError(
-            f"the cells that {name} needs cannot be written to {path}: {error.strerror}.\n"
+            f"the cells that {name} uses cannot be written to {path}: {error.strerror}.\n"
             "The trials import them from there.\n"
-            "Pass context_dir=... with a folder that can be written to."
+            "Pass context_dir=... with a writable directory."
         ) from error
-    return ClassLocation(f"{made.name}:{name}", written=path)
+    return ClassLocation(f"{notebook_module.name}:{name}", written=path)
 
 
-def _imported(module: ModuleType, name: str, folder: Path) -> str:
-    """Return the entrypoint of a class in a module that was imported."""
+def _make_module_entrypoint(module: ModuleType, name: str, folder: Path) -> str:
+    """Return the entrypoint of a class in an imported module."""
     file = getattr(module, "__file__", None)
     plain = f"{module.__name__}:{name}"
     if file is None:
@@ -134,31 +136,31 @@ def _imported(module: ModuleType, name: str, folder: Path) -> str:
     if root == folder or root in _installed_roots() or root != _script_folder():
         return plain
     if "." in module.__name__ or path.name == "__init__.py":
-        raise _outside(path, name, folder, root)
-    return _in_file(path, name, folder)
+        raise _make_outside_error(path, name, folder, root)
+    return _make_file_entrypoint(path, name, folder)
 
 
-def _in_file(path: Path, name: str, folder: Path) -> str:
-    """Return the entrypoint of a class in a file that is run, or beside one."""
+def _make_file_entrypoint(path: Path, name: str, folder: Path) -> str:
+    """Return the entrypoint of a class in the script, or in a file next to it."""
     if not path.is_relative_to(folder):
-        raise _outside(path, name, folder, path.parent)
+        raise _make_outside_error(path, name, folder, path.parent)
     relative = path.relative_to(folder)
     if len(relative.parts) == 1 and path.stem.isidentifier() and path.suffix == ".py":
         return f"{path.stem}:{name}"
     text = relative.as_posix()
     if path.suffix != ".py" or any(character in text for character in " \t\n:;&|<>$`\"'*?#~!()"):
         raise InvalidExperimentError(
-            f"the trial class {name} is defined in {text!r}, a name that trials cannot import.\n"
-            "Use letters, digits, '_', '-' and '.', and the ending .py."
+            f"the trial class {name} is defined in {text!r}, which trials cannot import.\n"
+            "Use a file name with letters, digits, '_', '-' and '.', and the suffix .py."
         )
     return f"{text}:{name}"
 
 
-def _outside(path: Path, name: str, folder: Path, root: Path) -> InvalidExperimentError:
+def _make_outside_error(path: Path, name: str, folder: Path, root: Path) -> InvalidExperimentError:
     return InvalidExperimentError(
         f"the trial class {name} is defined in {path}, but the trials run in {folder}.\n"
-        "They import the class from there, and their checkpoints get a copy of the code there.\n"
-        f"Pass context_dir={str(root)!r}, or run the script from there."
+        "They import the class from there, and copy the code there to their checkpoints.\n"
+        f"Pass context_dir={str(root)!r}, or run the script from {root}."
     )
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint, as the client sees it."""
+"""`Checkpoint`, the client's view of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.atomic_files import replace_file
 from detcore.client.arguments import check_keys, check_metadata
-from detcore.client.transport import Connected
+from detcore.client.transport import TransportUser
 from detcore.contract.errors import (
     InvalidArgumentError,
     InvalidCheckpointError,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _METADATA_FILE = "metadata.json"
 _MAX_BYTES = 64 << 20
 _SAVED_MODEL = "saved_model"
-# Formats that the earlier system wrote, and the distributions that read them here.
+# Formats that the earlier system wrote, and the distributions that read them.
 _LEGACY = {
     "tensorflow": "detcore-estimator",
     f"tensorflow:{_SAVED_MODEL}": "detcore-estimator",
@@ -43,7 +43,7 @@ _LEGACY = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTrainingMetadata:
-    """The experiment and the trial that a checkpoint came from."""
+    """The experiment and the trial that saved a checkpoint."""
 
     experiment_config: Mapping[str, Any]
     experiment_id: int
@@ -52,27 +52,27 @@ class CheckpointTrainingMetadata:
     validation_metrics: Mapping[str, Any]
 
 
-class Checkpoint(Connected):
+class Checkpoint(TransportUser):
     """A checkpoint: its files and its record.
 
     Attributes:
-        uuid: Its UUID.
-        experiment_config: The configuration of its experiment; secrets are shown as ``********``.
-        experiment_id: Its experiment.
-        trial_id: Its trial.
-        hparams: The trial's hyperparameters.
-        batch_number: Batches completed when it was made; also called `steps_completed`.
-        start_time: When saving it began, ISO 8601 in UTC.
-        end_time: When it was complete, ISO 8601 in UTC, or None; also called `report_time`.
-        resources: Its files and their sizes in bytes.
+        uuid: UUID of the checkpoint.
+        experiment_config: Configuration of its experiment. Secrets are masked with ``********``.
+        experiment_id: Id of its experiment.
+        trial_id: Id of its trial.
+        hparams: Hyperparameters of the trial.
+        batch_number: Batches completed when it was saved; alias: `steps_completed`.
+        start_time: Start of saving, ISO 8601 in UTC.
+        end_time: Completion time, ISO 8601 in UTC, or None; alias: `report_time`.
+        resources: File sizes in bytes by file name.
         validation: ``{"metrics": {"validation_metrics": {...}, "num_inputs": ...}}`` of the
-            validation at its batch; empty without one.
-        determined_version: None, but in objects of other makers.
-        framework: The framework that wrote it, such as ``"keras"``, or None.
-        format: None, but in objects of other makers.
-        model_version: Its number in `model_name`, where it came from the model registry.
-        model_name: The model that it was asked for as a version of.
-        metadata: Saved with it, or added since.
+            validation at its batch; empty without a validation.
+        determined_version: None, except in checkpoints of the earlier system.
+        framework: Framework that wrote the checkpoint, such as ``"keras"``, or None.
+        format: None, except in checkpoints of the earlier system.
+        model_version: Version number in the model `model_name`, or None.
+        model_name: Model through which the checkpoint was accessed, or None.
+        metadata: Metadata saved with the checkpoint or added later.
         state: ACTIVE (being saved), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or DELETED.
     """
 
@@ -129,7 +129,7 @@ class Checkpoint(Connected):
         model_name: str | None = None,
         model_version: int | None = None,
     ) -> Checkpoint:
-        """Make one from a store's document; see `Transport`."""
+        """Create a checkpoint from a document of a store; see `Transport`."""
         metadata = document["metadata"]
         return cls(
             uuid=document["uuid"],
@@ -141,7 +141,7 @@ class Checkpoint(Connected):
             start_time=document["started_at"],
             end_time=document["committed_at"],
             resources=document["resources"],
-            validation=_validation(document["validation"]),
+            validation=_make_validation(document["validation"]),
             determined_version=metadata.get("determined_version"),
             framework=metadata.get("framework"),
             format=metadata.get("format"),
@@ -159,17 +159,17 @@ class Checkpoint(Connected):
 
     @property
     def steps_completed(self) -> int:
-        """Batches completed when it was made."""
+        """Batches completed when the checkpoint was saved."""
         return self.batch_number
 
     @property
     def report_time(self) -> str | None:
-        """When it was complete, ISO 8601 in UTC, or None."""
+        """Completion time, ISO 8601 in UTC, or None."""
         return self.end_time
 
     @property
     def training(self) -> CheckpointTrainingMetadata:
-        """The experiment and the trial that it came from."""
+        """The experiment and the trial that saved the checkpoint."""
         metrics = self.validation.get("metrics", {}).get("validation_metrics", {})
         return CheckpointTrainingMetadata(
             experiment_config=self.experiment_config,
@@ -182,23 +182,23 @@ class Checkpoint(Connected):
     # -- files ------------------------------------------------------------------------------------
 
     def download(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy its files to a folder, each checked against its digest.
+        """Copy its files to a directory, and check each file against its digest.
 
-        A folder that holds it already is checked and left alone; where a file is missing or has
-        changed, the checkpoint is fetched again. (``metadata.json`` may be changed, and is written
-        if the checkpoint has none.)
+        If the directory already contains the checkpoint, its files are only checked. If a file is
+        missing or has changed, the checkpoint is downloaded again. (``metadata.json`` may be
+        changed, and is written if the checkpoint has none.)
 
         Args:
-            path: The folder; default: ``checkpoints/<uuid>`` below the current one.
+            path: The directory; default: ``checkpoints/<uuid>`` in the working directory.
 
         Returns:
-            The folder.
+            The directory.
 
         Raises:
-            CheckpointStateError: If it is not complete, or was deleted.
+            CheckpointStateError: If the checkpoint is not complete, or was deleted.
             CheckpointCorruptError: If a file in the storage is missing or has changed.
-            InvalidCheckpointError: If the folder holds another checkpoint.
-            StorageFullError: If there is no room for it.
+            InvalidCheckpointError: If the directory contains another checkpoint.
+            StorageFullError: If no space is left.
         """
         folder = os.fspath(path) if path is not None else os.path.join("checkpoints", self.uuid)
         self._transport.download_checkpoint(self.uuid, os.path.abspath(folder))
@@ -212,7 +212,7 @@ class Checkpoint(Connected):
         tags: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Download it, unless it is there, and load it into memory.
+        """Download the checkpoint if necessary, and load it into memory.
 
         **This may run code from the checkpoint**; see `load_from_path`.
 
@@ -230,14 +230,14 @@ class Checkpoint(Connected):
     def load_from_path(
         path: str | os.PathLike[str], tags: Sequence[str] | None = None, **kwargs: Any
     ) -> Any:
-        """Load the checkpoint in a folder into memory, by the plugin of its framework.
+        """Load the checkpoint in a directory into memory with the plugin of its framework.
 
-        **This may run code from the checkpoint**: a Keras or PyTorch trial's own class builds its
-        model. Load only checkpoints of people you trust.
+        **This may run code from the checkpoint**: the trial class of a Keras or PyTorch trial
+        builds the model. Load only checkpoints of people you trust.
 
         Args:
-            path: The checkpoint's folder.
-            tags: For SavedModels of TensorFlow: the tags of the graph; default ``["serve"]``.
+            path: The checkpoint's directory.
+            tags: Tags of the graph of a TensorFlow SavedModel; default ``["serve"]``.
             kwargs: Passed to the plugin's function, such as ``map_location`` for PyTorch.
 
         Returns:
@@ -245,84 +245,83 @@ class Checkpoint(Connected):
             ``tf.saved_model.load``, or a PyTorch model.
 
         Raises:
-            CheckpointNotFoundError: If there is no such folder.
-            InvalidCheckpointError: If it does not say which framework wrote it, or says so in a
-                file that is damaged.
-            PluginNotFoundError: If no plugin loads it, or a package that the plugin needs is
-                missing; the message says which one would.
-            InvalidArgumentError: If the plugin's function does not take these arguments.
+            CheckpointNotFoundError: If the directory does not exist.
+            InvalidCheckpointError: If its framework is unknown, or a file is damaged.
+            PluginNotFoundError: If no plugin can load it, or a package that the plugin requires is
+                missing; the message names the package.
+            InvalidArgumentError: If the plugin's function does not accept these arguments.
         """
         folder = find_checkpoint_directory(path)
-        written_by = _written_by(folder)
+        written_by = _find_writer(folder)
         framework = _find_framework(written_by, folder)
         check_requirements(framework)
         load = import_object(str(framework.load_checkpoint))
-        given = dict(kwargs) if tags is None else {"tags": tags, **kwargs}
-        _check_arguments(load, given, framework)
-        return load(str(folder), **given)
+        arguments = dict(kwargs) if tags is None else {"tags": tags, **kwargs}
+        _check_arguments(load, arguments, framework)
+        return load(str(folder), **arguments)
 
     def delete(self) -> None:
-        """Delete its files; its record stays. Deleting it again is fine.
+        """Delete its files. Its record stays. Further calls have no effect.
 
         Raises:
-            CheckpointStateError: If it is being saved, or in the model registry; nothing was
+            CheckpointStateError: If it is being saved, or is in the model registry. Nothing was
                 deleted.
         """
-        self._take(self._transport.delete_checkpoint(self.uuid, None))
+        self._update_from(self._transport.delete_checkpoint(self.uuid, None))
 
     def remove_files(self, globs: Iterable[str]) -> None:
         """Delete some of its files.
 
         Args:
-            globs: Patterns as in `pathlib.Path.glob`; a folder that matches goes with all that is
-                in it. ``["**/*"]`` deletes everything.
+            globs: Patterns as in `pathlib.Path.glob`. A matching directory is deleted with its
+                content. ``["**/*"]`` deletes everything.
 
         Raises:
-            CheckpointStateError: If it is not complete, or in the model registry; nothing was
+            CheckpointStateError: If it is not complete, or is in the model registry. Nothing was
                 deleted.
-            UnsafePathError: If a pattern leads out of the checkpoint.
+            UnsafePathError: If a pattern leaves the checkpoint.
         """
         patterns = check_keys("globs", globs)
-        self._take(self._transport.delete_checkpoint(self.uuid, patterns))
+        self._update_from(self._transport.delete_checkpoint(self.uuid, patterns))
 
     # -- metadata ---------------------------------------------------------------------------------
 
     def add_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add to its metadata; of keys that are there already the values are replaced.
+        """Add to its metadata. Values of existing keys are replaced.
 
-        Copies of the checkpoint keep the ``metadata.json`` that they have.
+        Downloaded copies of the checkpoint keep their ``metadata.json``.
 
         Args:
-            metadata: A dictionary that JSON can say.
+            metadata: A dictionary of JSON values.
 
         Raises:
-            InvalidArgumentError: If it cannot.
+            InvalidArgumentError: If it cannot be stored as JSON.
         """
         plain = check_metadata(metadata)
-        self._take(self._transport.add_checkpoint_metadata(self.uuid, plain))
+        self._update_from(self._transport.add_checkpoint_metadata(self.uuid, plain))
 
     def remove_metadata(self, keys: Iterable[str]) -> None:
-        """Remove top-level keys from its metadata; those that are not there are skipped.
+        """Remove top-level keys from its metadata. Missing keys are ignored.
 
         Raises:
-            InvalidArgumentError: If `keys` is not a list of texts.
+            InvalidArgumentError: If `keys` is not a list of strings.
         """
         texts = check_keys("keys", keys)
-        self._take(self._transport.remove_checkpoint_metadata(self.uuid, texts))
+        self._update_from(self._transport.remove_checkpoint_metadata(self.uuid, texts))
 
     def write_metadata_file(self, path: str | os.PathLike[str]) -> None:
-        """Write its metadata to a JSON file, which is replaced if it is there."""
+        """Write its metadata to a JSON file. An existing file is replaced."""
         text = json.dumps(self.metadata, indent=2, sort_keys=True) + "\n"
         replace_file(Path(path), text.encode())
 
-    def _take(self, document: Document) -> None:
-        """Take over the values of a store's document."""
+    def _update_from(self, document: Document) -> None:
+        """Update the attributes from a document of a store."""
         self.metadata = document["metadata"]
         self.resources = document["resources"]
         self.state = document["state"]
 
 
-def _validation(document: Document | None) -> dict[str, Any]:
+def _make_validation(document: Document | None) -> dict[str, Any]:
     if document is None:
         return {}
     return {
@@ -333,24 +332,24 @@ def _validation(document: Document | None) -> dict[str, Any]:
     }
 
 
-def _written_by(folder: Path) -> str:
-    """Return the framework of a checkpoint, with the format where the earlier system says one."""
+def _find_writer(folder: Path) -> str:
+    """Return the framework of a checkpoint, with the format for the earlier system's files."""
     for name in ("trial.json", "manifest.json", "metadata.json"):
-        fields = _read(folder / name)
+        fields = _read_json(folder / name)
         if name == "manifest.json":
             fields = fields.get("metadata", {})
-        found = _framework_of(fields) if isinstance(fields, Mapping) else None
-        if found is not None:
-            return found
+        framework = _get_framework(fields) if isinstance(fields, Mapping) else None
+        if framework is not None:
+            return framework
     raise InvalidCheckpointError(
-        f"{folder} does not say which framework wrote it: none of trial.json, manifest.json and "
-        "metadata.json names one.\n"
-        "A trial's checkpoints do. If it was downloaded in part, download all of it; what a script "
-        "saved with the Core API is loaded by the script."
+        f"unknown framework of the checkpoint in {folder}: neither trial.json nor manifest.json "
+        "nor metadata.json names it.\n"
+        "If the checkpoint was downloaded in part, download all files. A checkpoint that a script "
+        "saved with the Core API can only be loaded by the script."
     )
 
 
-def _framework_of(fields: Mapping[str, Any]) -> str | None:
+def _get_framework(fields: Mapping[str, Any]) -> str | None:
     framework = fields.get("framework")
     if not isinstance(framework, str) or not framework:
         olds = [name for name in ("torch", "tensorflow") if f"{name}_version" in fields]
@@ -360,11 +359,12 @@ def _framework_of(fields: Mapping[str, Any]) -> str | None:
     name = framework.partition("-")[0] if framework.startswith(("torch-", "tensorflow-")) else (
         framework
     )  # fmt: skip
-    written = fields.get("format")
-    return f"{name}:{written}" if name == "tensorflow" and isinstance(written, str) else name
+    file_format = fields.get("format")
+    is_tensorflow = name == "tensorflow" and isinstance(file_format, str)
+    return f"{name}:{file_format}" if is_tensorflow else name
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
@@ -372,7 +372,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
         fields = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(fields, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it does not contain a JSON object")
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpointError(
             f"{path} is damaged: {error}\nDownload the checkpoint again."
@@ -384,38 +384,38 @@ def _find_framework(written_by: str, folder: Path) -> Framework:
     environment = read_environment()
     manager = PluginManager(environment)
     frameworks = manager.frameworks()
-    own = frameworks.get(written_by)
+    writer = frameworks.get(written_by)
     loaders = [framework for framework in frameworks.values() if framework.load_checkpoint]
-    if own is not None and own.load_checkpoint:
-        return own
-    reading = [framework for framework in loaders if written_by in framework.reads]
-    if reading:
-        return reading[0]
-    if own is not None:
+    if writer is not None and writer.load_checkpoint:
+        return writer
+    readers = [framework for framework in loaders if written_by in framework.reads]
+    if readers:
+        return readers[0]
+    if writer is not None:
         raise PluginNotFoundError(
-            f"{folder} was written by the framework {written_by!r}, and the plugin that registers "
-            "it cannot load checkpoints (it names no load_checkpoint).\n"
-            "Ask the plugin's authors, or read its files yourself."
+            f"{folder} was written by the framework {written_by!r}, whose plugin cannot load "
+            "checkpoints (it registers no load_checkpoint).\n"
+            "Contact the authors of the plugin, or read the files directly."
         )
     distribution = _LEGACY.get(written_by, f"detcore-{written_by.partition(':')[0]}")
     raise PluginNotFoundError(
         f"{folder} was written by the framework {written_by!r}, and no installed plugin loads its "
-        f"checkpoints.\nFrameworks here: {', '.join(sorted(frameworks)) or 'none'}.\n"
-        f"Install it into this environment ({sys.prefix}):\n  pip install {distribution}\n"
-        "If it is installed, it may be switched off or broken: detcore plugins doctor"
+        f"checkpoints.\nInstalled frameworks: {', '.join(sorted(frameworks)) or 'none'}.\n"
+        f"Install the plugin into this environment ({sys.prefix}):\n  pip install {distribution}\n"
+        "If it is installed, it may be disabled or broken. Check with: detcore plugins doctor"
     )
 
 
-def _check_arguments(load: Any, given: Mapping[str, Any], framework: Framework) -> None:
+def _check_arguments(load: Any, arguments: Mapping[str, Any], framework: Framework) -> None:
     try:
         signature = inspect.signature(load)
-    except (TypeError, ValueError):  # a callable that does not tell
+    except (TypeError, ValueError):  # a callable without a signature
         return
     try:
-        signature.bind("path", **given)
+        signature.bind("path", **arguments)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"checkpoints of the framework {framework.name!r} are not loaded with "
-            f"{', '.join(given) or 'these arguments'}: {error}.\n"
-            f"What is passed on goes to {framework.load_checkpoint}{signature}."
+            f"checkpoints of the framework {framework.name!r} cannot be loaded with "
+            f"{', '.join(arguments) or 'these arguments'}: {error}.\n"
+            f"The arguments are passed to {framework.load_checkpoint}{signature}."
         ) from error

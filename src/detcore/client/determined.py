@@ -1,4 +1,4 @@
-"""The way in: `Determined`."""
+"""`Determined`, the entry point of the client."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class Determined:
     """Gives access to experiments, trials, checkpoints and models.
 
-    It reads and writes the records of this machine (``DETCORE_HOME``), or the database that
-    ``DETCORE_DB`` names; no server has to run. With the address of a master it asks that server
-    (``detcore serve``) instead, with the same results. Nothing is opened before the first question.
+    It reads and writes the records of this machine (``DETCORE_HOME``), or the database in
+    ``DETCORE_DB``, without a server. With the address of a master, it sends requests to this server
+    (``detcore serve``) and returns the same results. The first request opens the connection.
 
     ```python
     client = Determined()
@@ -42,8 +42,8 @@ class Determined:
     model = best.load()
     ```
 
-    Objects are snapshots: their attributes change when their own methods change them, and only
-    after the store has accepted the change. Methods may be called from several threads.
+    Objects are snapshots. Only their methods change their attributes, after the store has accepted
+    the change. Methods may be called from several threads.
     """
 
     def __init__(
@@ -58,20 +58,19 @@ class Determined:
         """Choose the record store.
 
         Args:
-            master: Address of a server, such as ``"http://host:8080"``; ``"host"`` and
-                ``"host:8080"`` mean that, too. Default: ``DETCORE_MASTER``, ``DET_MASTER``,
-                ``DET_MASTER_ADDR`` (with ``DET_MASTER_PORT``), and without these the records of
-                this machine.
-            user: User name on the server; default: ``DETCORE_USER``, or the user that logged in
-                there with ``detcore user login``. Ignored for the records of this machine.
+            master: Address of a server: ``"http://host:8080"``, ``"host:8080"`` or ``"host"``.
+                Default: ``DETCORE_MASTER``, ``DET_MASTER`` or ``DET_MASTER_ADDR`` (with
+                ``DET_MASTER_PORT``). Without these, the records of this machine are used.
+            user: User name on the server; default: ``DETCORE_USER``, or the user who logged in
+                with ``detcore user login``. Ignored for the records of this machine.
             password: The user's password; default: ``DETCORE_TOKEN``, the token that ``detcore user
-                login`` kept, or ``DETCORE_PASSWORD``.
-            certificate: File of the authorities (PEM) that the server's certificate is checked
-                against; default: ``DETCORE_MASTER_CERT``, or the system's.
-            transport: The store to use, whatever the other arguments say.
+                login`` stored, or ``DETCORE_PASSWORD``.
+            certificate: File (PEM) of authorities that the server's certificate is checked against;
+                default: ``DETCORE_MASTER_CERT``, or the system's authorities.
+            transport: The store to use, regardless of the other arguments.
 
         Raises:
-            ConfigError: If the address cannot be used, or there is no file `certificate`.
+            ConfigError: If the address is invalid, or the file `certificate` does not exist.
         """
         self._master = master
         trusted = None if certificate is None else Path(certificate)
@@ -80,7 +79,7 @@ class Determined:
         )
 
     def close(self) -> None:
-        """Close the database, or the connections. Objects from here open it again if needed."""
+        """Close the database or the connections. Objects of this client reopen them on use."""
         self._transport.close()
 
     def __enter__(self) -> Determined:
@@ -93,7 +92,7 @@ class Determined:
         """Return the experiment with an id.
 
         Raises:
-            NotFoundError: If there is no such experiment; the message lists the known ones.
+            NotFoundError: If no experiment has this id; the message lists the valid ids.
         """
         self._transport.get_experiment(check_id("experiment_id", experiment_id))
         return ExperimentReference(experiment_id, self._master, transport=self._transport)
@@ -110,23 +109,24 @@ class Determined:
         """Return experiments, by id.
 
         Args:
-            states: Only those in one of these states, such as ``"RUNNING"``; None = all.
-            labels: Only those that have all of these.
-            name: Only those with this in their name, in capitals or not.
-            archived: Only those that are archived, or that are not; None = all.
-            newest_first: Whether the newest is the first one, instead of the oldest.
+            states: Return only experiments in one of these states, such as ``"RUNNING"``; None =
+                all.
+            labels: Return only experiments with all these labels.
+            name: Return only experiments whose name contains this string, ignoring case.
+            archived: True for archived experiments, False for the others; None = all.
+            newest_first: Whether to sort from the newest to the oldest.
             limit: Maximum number of results; None = all.
 
         Raises:
-            InvalidArgumentError: If there is no such state, or the limit is less than 1.
+            InvalidArgumentError: If a state is unknown, or the limit is less than 1.
         """
-        wanted = None if states is None else [check_state(state) for state in states]
-        if wanted == []:
+        state_list = None if states is None else [check_state(state) for state in states]
+        if state_list == []:
             return []
         if limit is not None:
             check_count("limit", limit)
         documents = self._transport.list_experiments(
-            states=wanted,
+            states=state_list,
             labels=check_keys("labels", labels),
             name=name,
             archived=archived,
@@ -142,19 +142,19 @@ class Determined:
         """Return the trial with an id.
 
         Raises:
-            NotFoundError: If there is no such trial; the message lists the known ones.
+            NotFoundError: If no trial has this id; the message lists the valid ids.
         """
         self._transport.get_trial(check_id("trial_id", trial_id))
         return TrialReference(trial_id, self._master, transport=self._transport)
 
     def get_checkpoint(self, uuid: str) -> Checkpoint:
-        """Return a checkpoint, whatever its state.
+        """Return a checkpoint in any state.
 
         Args:
-            uuid: Its UUID, or a beginning of it that no other checkpoint has.
+            uuid: UUID, or a prefix that no other checkpoint has.
 
         Raises:
-            NotFoundError: If none or several match.
+            NotFoundError: If no checkpoint matches, or several do.
         """
         document = self._transport.get_checkpoint(check_text("uuid", uuid))
         return Checkpoint.from_document(document, self._transport, master=self._master)
@@ -169,14 +169,14 @@ class Determined:
         """Add a model to the registry.
 
         Args:
-            name: Unique.
+            name: Unique name.
             description: A short description.
-            metadata: The user's own; JSON values.
-            labels: Words to find it by.
+            metadata: Custom metadata; JSON values.
+            labels: Labels for searching.
 
         Raises:
-            DatabaseError: If there is a model of that name.
-            InvalidArgumentError: If an argument is of the wrong kind.
+            DatabaseError: If another model has this name.
+            InvalidArgumentError: If an argument has the wrong type.
         """
         document = self._transport.create_model(
             check_text("name", name),
@@ -190,10 +190,10 @@ class Determined:
         """Return a model of the registry.
 
         Args:
-            name: Its name, or its id.
+            name: Name or id of the model.
 
         Raises:
-            NotFoundError: If there is no such model; the message lists the known ones.
+            NotFoundError: If the model does not exist; the message lists the models.
         """
         model = name if isinstance(name, int) else check_text("name", name)
         return self._model(self._transport.get_model(model))
@@ -207,15 +207,15 @@ class Determined:
         labels: Iterable[str] | None = None,
         archived: bool | None = None,
     ) -> list[Model]:
-        """Return the models of the registry, all of them.
+        """Return the models of the registry.
 
         Args:
-            sort_by: The sort key; case is ignored.
-            order_by: In which direction.
-            name: Only those with this in their name, in capitals or not.
-            description: Only those with this in their description, in capitals or not.
-            labels: Only those that have all of these.
-            archived: Only those that are archived, or that are not; None = all.
+            sort_by: Sort key; case is ignored.
+            order_by: Sort direction.
+            name: Return only models whose name contains this string, ignoring case.
+            description: Return only models whose description contains this string, ignoring case.
+            labels: Return only models with all these labels.
+            archived: True for archived models, False for the others; None = all.
         """
         documents = self._transport.list_models(
             sort_by=ModelSortBy(sort_by).value,
@@ -228,7 +228,7 @@ class Determined:
         return [self._model(document) for document in documents]
 
     def get_model_labels(self) -> list[str]:
-        """Return the labels that models have, the most frequent first."""
+        """Return the labels of all models, the most frequent first."""
         counts = Counter(label for model in self.get_models() for label in model.labels)
         return sorted(counts, key=lambda label: (-counts[label], label))
 

@@ -1,6 +1,6 @@
-"""The documents of the client: records as the JSON with which a server answers, and queries.
+"""Documents of the client: records as JSON, as a server returns them, and queries.
 
-Times are ISO 8601 texts in UTC. Metrics may be NaN or infinite.
+Times are ISO 8601 strings in UTC. Metrics may be NaN or infinite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Document: TypeAlias = "dict[str, Any]"
 
 
 class ExperimentQuery(TypedDict, total=False):
-    """Which experiments `list_experiments` of a transport returns, and in which order.
+    """Parameters of a transport's `list_experiments`.
 
     See the parameters of `detcore.records.Database.list_experiments`.
     """
@@ -42,9 +42,9 @@ class TrialChanges(TypedDict, total=False):
 
 
 class ModelQuery(TypedDict, total=False):
-    """Which models `list_models` of a transport returns, and in which order.
+    """Parameters of a transport's `list_models`.
 
-    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
+    ``sort_by`` is a `ModelSortBy`, and ``order_by`` is an `OrderBy`. See also the parameters of
     `Database.list_models`.
     """
 
@@ -59,7 +59,7 @@ class ModelQuery(TypedDict, total=False):
 
 
 class VersionTexts(TypedDict, total=False):
-    """Texts and metadata of a new version of a model; empty by default."""
+    """Strings and metadata of a new model version. All are empty by default."""
 
     name: str
     comment: str
@@ -68,7 +68,7 @@ class VersionTexts(TypedDict, total=False):
 
 
 class ExperimentDocument(TypedDict):
-    """An experiment; `is_alive` says whether a process runs it, or a server will."""
+    """An experiment. `is_alive` is whether a process runs it, or a server will start it."""
 
     id: int
     name: str
@@ -129,7 +129,7 @@ class LineDocument(TypedDict):
 
 
 class LogDocument(TypedDict):
-    """A part of a log, and the position at which the next part starts, if the log is not over."""
+    """A part of a log. `position` is the start of the next part unless `is_over` is True."""
 
     lines: list[LineDocument]
     position: int
@@ -144,7 +144,7 @@ class ValidationDocument(TypedDict):
 
 
 class CheckpointDocument(TypedDict):
-    """A checkpoint; `resources` are the sizes of its files in bytes."""
+    """A checkpoint. `resources` contains file sizes in bytes."""
 
     uuid: str
     experiment_id: int
@@ -161,7 +161,7 @@ class CheckpointDocument(TypedDict):
 
 
 class RankedDocument(CheckpointDocument):
-    """A checkpoint, with the value that ranks it."""
+    """A checkpoint with the value that ranks it."""
 
     value: float | None
     value_steps: int | None
@@ -176,7 +176,7 @@ class TopDocument(TypedDict):
 
 
 class FileDocument(TypedDict):
-    """A stored file, named below its checkpoint or its trial's directory."""
+    """A stored file, with its name relative to the checkpoint or the trial's directory."""
 
     name: str
     size: int

@@ -1,4 +1,4 @@
-"""Starting an experiment from Python."""
+"""`create`, which starts an experiment from Python."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ def create(
     command: Sequence[str] | None = None,
     master_url: str | None = None,
 ) -> ExperimentReference | None:
-    """Run an experiment with a trial class, and wait for its end.
+    """Run an experiment with a trial class, and wait until it ends.
 
-    With ``local=True`` it is the same run as with ``detcore run``. Else a server runs it
-    (``detcore serve``): `context_dir` is uploaded, except what its ``.detignore`` excludes, and the
-    trials' output and reports are shown here. Ctrl-C ends the following, not the experiment.
+    With ``local=True``, it runs as with ``detcore run``. Otherwise a server (``detcore serve``)
+    runs it. `context_dir` is uploaded, except for files that its ``.detignore`` excludes, and the
+    output and reports of the trials are printed here. Ctrl-C only stops following the experiment.
 
-    The processes of the trials import the class; docs/client.md lists the cases. Where the
-    script is itself a trial, the class is trained right here, with the configuration of that run.
+    The processes of the trials import the class; see docs/client.md for details. If the
+    script runs as a trial, the class is trained in this process with the trial's configuration.
 
     Args:
         trial_def: The trial class.
-        config: The experiment's configuration, as a dictionary or the path of an experiment file;
-            its ``entrypoint`` is not used. Default: one trial of 100 batches of 32 records.
-        local: Whether to run it on this machine, the whole search included.
-        test: Train one batch, validate on one, save one checkpoint.
-        context_dir: Folder of the code, and current folder of the trials. Needed for a server;
-            default otherwise: the current folder.
-        command: The command that a server runs: a script below `context_dir`, and its arguments;
+        config: The experiment's configuration, as a dictionary or the path of an experiment file.
+            Its ``entrypoint`` is ignored. Default: one trial of 100 batches of 32 records.
+        local: Whether to run the experiment on this machine, including searches.
+        test: Whether to run only one batch, one validation and one checkpoint.
+        context_dir: Directory of the code, and working directory of the trials. Required for a
+            server. The default for local runs is the working directory.
+        command: The command that the server runs: a script in `context_dir` and its arguments;
             default: this script with its arguments.
         master_url: Address of the server; default: ``DETCORE_MASTER`` or ``DET_MASTER``.
 
     Returns:
-        The experiment, which is complete. None in a process that trains one of its trials.
+        The completed experiment. None in a process that trains a trial of the experiment.
 
     Raises:
-        ConfigError: If an argument or the configuration has mistakes, if no server is named, or if
-            the folder cannot be uploaded.
+        ConfigError: If an argument or the configuration has mistakes, no server is known, or the
+            directory cannot be uploaded.
         InvalidExperimentError: If other processes cannot import the class.
         RunError: If the experiment failed, was canceled or, in an interactive session, interrupted.
-        SystemExit: With code 75, if a script was interrupted and the trials have saved checkpoints;
-            with code 130, if it stopped following a server.
+        SystemExit: With code 75 if a script was interrupted and the trials have saved checkpoints.
+            With code 130 if the script stopped following a server.
     """
     if is_importing_trial():
         raise ImportEnded(sys.modules.get(getattr(trial_def, "__module__", "")))
@@ -86,19 +86,19 @@ def create(
 def _check_arguments(trial_def: object, *, local: object, test: object, command: object) -> None:
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
         raise InvalidExperimentError(
-            f"trial_def is {describe(trial_def)}, which is not a trial class.\n"
-            "A trial class subclasses one that a framework plugin provides, such as "
-            "detcore_keras.TFKerasTrial. Pass the class itself, not an instance."
+            f"trial_def is {describe(trial_def)}; expected a trial class.\n"
+            "A trial class is a subclass of a class such as detcore_keras.TFKerasTrial. Pass the "
+            "class, not an instance."
         )
     for name, value in (("local", local), ("test", test)):
         if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {describe(value)}; it is True or False")
+            raise ConfigError(f"{name} is {describe(value)}; expected True or False")
     if command is not None and (
         isinstance(command, str)
         or not isinstance(command, Sequence)
         or not all(isinstance(word, str) for word in command)
     ):
-        raise ConfigError(f"command is {describe(command)}; it is a list of strings, or None")
+        raise ConfigError(f"command is {describe(command)}; expected a list of strings or None")
 
 
 def _run_here(
@@ -110,7 +110,7 @@ def _run_here(
 ) -> ExperimentReference:
     if threading.current_thread() is not threading.main_thread():
         raise RunError(
-            "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
+            "create() was called in a thread, where it cannot handle Ctrl-C and SIGTERM.\n"
             "Call it in the main thread, or run the experiment with: detcore run"
         )
     from detcore.client.arguments import load_trial_config
@@ -142,7 +142,7 @@ def _run_here(
     settings = RunSettings(environment=environment, plugins=plugins, listener=listener)
     result = start_experiment(loaded, folder, settings, test_mode=test)
     raise_unless_complete(result)
-    # A local run is recorded here, even if the environment names a master.
+    # A local run is recorded on this machine, even if the environment names a master.
     client = Determined(transport=EmbeddedTransport(environment))
     return client.get_experiment(result.experiment_id)
 
@@ -153,7 +153,7 @@ def create_trial_instance(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     hparams: Mapping[str, Any] | None = None,
 ) -> Trial:
-    """Create a trial in this process, to call its methods and look at their results.
+    """Create a trial in this process, to call its methods and inspect their results.
 
     See `detcore_replay.create_trial_instance` for the arguments.
 
@@ -166,13 +166,13 @@ def create_trial_instance(
 
 
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:
-    """Train the class as the trial whose script this is; nothing in a trial of a class."""
+    """Train the class if this script runs as a trial. No-op in a trial of a trial class."""
     from detcore import core
     from detcore.trial import run_trial
 
     info = core.read_trial_info(environment)
     if info.settings.is_trial_class:
-        return None  # another module of the trial's, or a process that it started
+        return None  # another module of the trial, or a process that the trial started
     alone = environment.num_workers == 1
     workers = core.DistributedContext() if alone else core.DistributedContext.from_env()
     with core.init(distributed=workers) as context:

@@ -1,4 +1,4 @@
-"""An experiment, as the client sees it."""
+"""`ExperimentReference`, the client's view of an experiment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from detcore.client.arguments import check_count, check_id
-from detcore.client.metric_reports import Ranked, frame
+from detcore.client.metric_reports import CheckpointOwner, make_frame
 from detcore.client.trial_reference import OrderBy, TrialReference
 from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.contract.values import ExperimentState
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TrialSortBy(enum.IntEnum):
-    """Sort key of trials; those without a value come last."""
+    """Sort key of trials. Trials without a value come last."""
 
     UNSPECIFIED = 0
     ID = 1
@@ -39,11 +39,11 @@ _SORT_KEYS = {
 }
 
 
-class ExperimentReference(Ranked):
+class ExperimentReference(CheckpointOwner):
     """An experiment: its best checkpoints, its trials, and its control.
 
     Attributes:
-        id: Its id.
+        id: Id of the experiment.
     """
 
     _kind = "experiment"
@@ -55,12 +55,12 @@ class ExperimentReference(Ranked):
         *,
         transport: Transport | None = None,
     ) -> None:
-        """Name an experiment; `Determined.get_experiment` makes sure that there is one.
+        """Create a reference. `Determined.get_experiment` also checks that the experiment exists.
 
         Args:
-            experiment_id: Its id.
+            experiment_id: Id of the experiment.
             master: See `Determined`.
-            transport: The store to ask; default: the store that the environment names.
+            transport: The store to use; default: the store of the environment.
         """
         super().__init__(master, transport)
         self.id = check_id("experiment_id", experiment_id)
@@ -70,23 +70,23 @@ class ExperimentReference(Ranked):
 
     @property
     def experiment_id(self) -> int:
-        """Its id."""
+        """Id of the experiment."""
         return self.id
 
     @property
     def state(self) -> ExperimentState:
-        """Where it stands now."""
-        return ExperimentState(self._document()["state"])
+        """Current state."""
+        return ExperimentState(self._read_document()["state"])
 
     @property
     def progress(self) -> float | None:
-        """How much of its search is done, 0 to 1, or None."""
-        progress: float | None = self._document()["progress"]
+        """Completed fraction of the search, 0 to 1, or None."""
+        progress: float | None = self._read_document()["progress"]
         return progress
 
     def get_config(self) -> dict[str, Any]:
-        """Return its configuration, defaults applied; secrets are shown as ``********``."""
-        config: dict[str, Any] = self._document()["config"]
+        """Return the configuration with defaults. Secrets are masked with ``********``."""
+        config: dict[str, Any] = self._read_document()["config"]
         return config
 
     # -- trials and checkpoints -------------------------------------------------------------------
@@ -94,38 +94,38 @@ class ExperimentReference(Ranked):
     def get_trials(
         self, sort_by: TrialSortBy = TrialSortBy.ID, order_by: OrderBy = OrderBy.ASCENDING
     ) -> list[TrialReference]:
-        """Return its trials, all of them.
+        """Return all trials of the experiment.
 
         Args:
-            sort_by: The sort key; trials without a value (no end yet) come last.
-            order_by: In which direction.
+            sort_by: Sort key. Trials without a value, such as no end time yet, come last.
+            order_by: Sort direction.
         """
         key = _SORT_KEYS[TrialSortBy(sort_by)]
         descending = OrderBy(order_by) is OrderBy.DESCENDING
-        found = self._transport.list_trials(self.id)
-        having = [document for document in found if document[key] is not None]
-        having.sort(key=lambda document: (document[key], document["id"]), reverse=descending)
-        having += [document for document in found if document[key] is None]
+        documents = self._transport.list_trials(self.id)
+        ordered = [document for document in documents if document[key] is not None]
+        ordered.sort(key=lambda document: (document[key], document["id"]), reverse=descending)
+        ordered += [document for document in documents if document[key] is None]
         return [
             TrialReference(document["id"], self.master, transport=self._transport, known=document)
-            for document in having
+            for document in ordered
         ]
 
     def trials_frame(self) -> Any:
-        """Return its trials as a `pandas.DataFrame`, which needs pandas.
+        """Return the trials as a `pandas.DataFrame`. Requires pandas.
 
         Returns:
             A row for each trial, indexed by ``trial_id``: ``state``, ``num_restarts``, ``error``,
             ``steps`` (completed), ``best_value`` of the searcher's metric with its ``best_step``,
-            ``checkpoint`` (UUID of the latest), and the hyperparameters as ``hparams.NAME``,
-            nested ones with dots. Missing values are NaN.
+            ``checkpoint`` (UUID of the latest checkpoint), and hyperparameters as ``hparams.NAME``,
+            with dots in nested names. Missing values are NaN.
 
         Raises:
             PluginNotFoundError: If pandas is not installed.
         """
         from detcore.record_descriptions import flatten
 
-        found = self._transport.list_trials(self.id)
+        documents = self._transport.list_trials(self.id)
         rows = [
             {
                 **{key: document[key] for key in ("state", "num_restarts", "error")},
@@ -135,22 +135,22 @@ class ExperimentReference(Ranked):
                 "checkpoint": document["latest_checkpoint"],
                 **flatten({"hparams": document["hparams"]}),
             }
-            for document in found
+            for document in documents
         ]
-        return frame(rows, index=("trial_id", [document["id"] for document in found]))
+        return make_frame(rows, index=("trial_id", [document["id"] for document in documents]))
 
     def await_first_trial(self, interval: float = 0.1) -> TrialReference:
-        """Wait until it has a trial, and return it.
+        """Wait for the first trial, and return it.
 
         Args:
-            interval: Seconds between two looks.
+            interval: Poll interval in seconds.
 
         Raises:
-            RunError: If the experiment is over, or does not run, and has none.
+            RunError: If the experiment has no trial and is not running.
         """
         _check_interval(interval)
         while True:
-            document = self._document()  # before the trials, to see all that it made
+            document = self._read_document()  # read before the trials, so that no trial is missed
             trials = self._transport.list_trials(self.id, limit=1)
             if trials:
                 first = trials[0]
@@ -159,8 +159,8 @@ class ExperimentReference(Ranked):
                 )
             if document["state"] != ExperimentState.RUNNING.value or not document["is_alive"]:
                 raise RunError(
-                    f"experiment {self.id} is {document['state']} and has no trial, so there is "
-                    "none to wait for."
+                    f"experiment {self.id} is {document['state']} and has no trial to wait for.\n"
+                    f"Resume it: detcore run --resume {self.id}"
                 )
             time.sleep(interval)
 
@@ -172,14 +172,13 @@ class ExperimentReference(Ranked):
         Trials whose checkpoints all lack the metric, or have NaN, come last.
 
         Args:
-            limit: How many at most, from 1.
-            sort_by: Name of the validation metric; default: the searcher's.
-            smaller_is_better: Whether smaller values are better; default: as the experiment's
-                searcher says. Of no meaning without `sort_by`.
+            limit: Maximum number of checkpoints; at least 1.
+            sort_by: Name of the validation metric; default: the searcher's metric.
+            smaller_is_better: Whether smaller values are better; default: as in the experiment's
+                searcher. Ignored without `sort_by`.
 
         Raises:
-            NoCheckpointError: If there is no checkpoint, or none has that metric (an
-                AssertionError, too).
+            NoCheckpointError: If no checkpoint has the metric (also an AssertionError).
         """
         direction = None if sort_by is None else smaller_is_better
         return self._top_checkpoints(check_count("limit", limit), sort_by, direction)
@@ -187,97 +186,98 @@ class ExperimentReference(Ranked):
     # -- control ----------------------------------------------------------------------------------
 
     def wait(self, interval: float = 5.0) -> ExperimentState:
-        """Wait until it is over.
+        """Wait until the experiment ends.
 
         Args:
-            interval: Seconds between two looks.
+            interval: Poll interval in seconds.
 
         Returns:
             COMPLETED, CANCELED or ERROR.
 
         Raises:
-            ExperimentPausedError: If it is paused, or its process is gone: nothing would happen (a
-                ValueError, too).
+            ExperimentPausedError: If it is paused, or its process has exited, so that it would
+                never end (also a ValueError).
         """
         _check_interval(interval)
         while True:
-            document = self._document()
+            document = self._read_document()
             state = ExperimentState(document["state"])
             if state is ExperimentState.PAUSED or (
                 state is ExperimentState.RUNNING and not document["is_alive"]
             ):
-                why = "is paused" if state is ExperimentState.PAUSED else (
-                    "is recorded as RUNNING, but its process is gone"
-                )  # fmt: skip
+                is_paused = state is ExperimentState.PAUSED
+                why = "is paused" if is_paused else "is RUNNING, but its process has exited"
                 raise ExperimentPausedError(
-                    f"experiment {self.id} {why}, so there is nothing to wait for.\n"
-                    f"Go on with it: .activate(), or detcore run --resume {self.id}"
+                    f"experiment {self.id} {why}, so it will not end.\n"
+                    f"Resume it: .activate(), or detcore run --resume {self.id}"
                 )
             if state is not ExperimentState.RUNNING:
                 return state
             time.sleep(interval)
 
     def activate(self) -> None:
-        """Continue it in a separate process, which outlives this one.
+        """Resume the experiment in a separate process, which outlives this process.
 
-        A running experiment is left alone. The output of its trials is in their logs.
+        Has no effect on a running experiment. The output of the trials is in their logs.
 
         Raises:
-            RunError: If it is complete, or cannot be started; the message says why.
+            RunError: If it is complete, or cannot be started. The message contains the reason.
         """
-        self._control("activate")
+        self._send_control("activate")
 
     def pause(self) -> None:
-        """Ask it to save a checkpoint of each trial and to end; `activate` continues it.
+        """Request that it checkpoints all trials and stops. `activate` resumes it.
 
         Raises:
-            RunError: If it is over.
+            RunError: If it has ended.
         """
-        self._control("pause")
+        self._send_control("pause")
 
     def cancel(self) -> None:
-        """Ask it to save a checkpoint of each trial, and to end for good.
+        """Request that it checkpoints all trials and ends for good.
 
         Raises:
-            RunError: If it is over.
+            RunError: If it has ended.
         """
-        self._control("cancel")
+        self._send_control("cancel")
 
     def kill(self) -> None:
-        """Ask it to end at once, without new checkpoints; of no effect if it is CANCELED.
+        """Request that it ends immediately, without new checkpoints. No-op if it is CANCELED.
 
         Raises:
-            RunError: If it is over otherwise.
+            RunError: If it has ended in another state.
         """
-        self._control("kill")
+        self._send_control("kill")
 
     def archive(self) -> None:
-        """Leave it out of lists."""
-        self._control("archive")
+        """Hide the experiment in lists."""
+        self._send_control("archive")
 
     def unarchive(self) -> None:
-        """Take it back into lists."""
-        self._control("unarchive")
+        """Show the experiment in lists again."""
+        self._send_control("unarchive")
 
     def delete(self) -> None:
-        """Delete it: its checkpoints' files, its trials, their metrics and logs.
+        """Delete the experiment with its checkpoints, trials, metrics and logs.
 
-        Call it again to finish a deletion that was interrupted.
+        Call this again to finish an interrupted deletion.
 
         Raises:
             RunError: If it is running.
-            CheckpointStateError: If a checkpoint of it is in the model registry; nothing was
+            CheckpointStateError: If one of its checkpoints is in the model registry. Nothing was
                 deleted.
         """
-        self._control("delete")
+        self._send_control("delete")
 
-    def _control(self, action: str) -> None:
+    def _send_control(self, action: str) -> None:
         self._transport.control_experiment(self.id, action)
 
-    def _document(self) -> Document:
+    def _read_document(self) -> Document:
         return self._transport.get_experiment(self.id)
 
 
 def _check_interval(interval: float) -> None:
     if not interval > 0:
-        raise InvalidArgumentError(f"interval is {interval!r}; expected seconds, more than 0")
+        raise InvalidArgumentError(
+            f"interval is {interval!r}; expected a positive number of seconds"
+        )

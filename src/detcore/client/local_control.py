@@ -1,4 +1,4 @@
-"""Start, end and delete experiments of the embedded store."""
+"""Start, end and delete experiments on this machine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _LOG = "runner.log"
 _LOG_LINES = 15
 _POLL_INTERVAL_S = 0.1
-# A trial that is paused saves a checkpoint first.
+# Maximum time to wait for a pause, because trials save a checkpoint first.
 _PAUSE_WAIT_S = 60.0
 _TAIL_BYTES = 1 << 14
-# Starts the runner from a separate process that ends at once, so that the runner is no child of
-# the caller: it outlives the caller, and leaves it no zombie.
+# Starts the runner through a process that exits immediately. The runner is not a child of the
+# caller, so it outlives the caller and leaves no zombie process.
 _STARTER = """
 import os, sys
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -45,21 +45,23 @@ os.execv(sys.executable, [sys.executable, "-m", "detcore", "run", "--resume", sy
 """
 
 
-def control(database: Database, environment: Environment, experiment_id: int, action: str) -> None:
-    """Do one of: activate, pause, cancel, kill, archive, unarchive, delete.
+def control_locally(
+    database: Database, environment: Environment, experiment_id: int, action: str
+) -> None:
+    """Perform an action: activate, pause, cancel, kill, archive, unarchive or delete.
 
     Raises:
-        NotFoundError: If there is no such experiment.
-        RunError: If its state does not allow it, or, for "delete", another experiment starts from
-            one of its checkpoints.
-        CheckpointStateError: If `action` is "delete" and a model needs a checkpoint of it.
+        NotFoundError: If no experiment has this id.
+        RunError: If its state does not allow the action, or, for "delete", if another experiment
+            starts from one of its checkpoints.
+        CheckpointStateError: If `action` is "delete" and one of its checkpoints is registered.
     """
     if action in ("archive", "unarchive"):
         database.set_experiment_archived(experiment_id, action == "archive")
     elif action == "activate":
-        _activate(database, environment, experiment_id)
+        _activate_experiment(database, environment, experiment_id)
     elif action == "delete":
-        _delete(database, environment, experiment_id)
+        _delete_experiment(database, environment, experiment_id)
     else:
         from detcore.run import control_experiment
 
@@ -68,13 +70,14 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
         )
 
 
-def _activate(database: Database, environment: Environment, experiment_id: int) -> None:
+def _activate_experiment(database: Database, environment: Environment, experiment_id: int) -> None:
     from detcore.run import get_experiment_dir
 
     if database.get_experiment(experiment_id).state is ExperimentState.COMPLETED:
         raise RunError(
-            f"experiment {experiment_id} is complete: there is nothing to go on with.\n"
-            "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
+            f"experiment {experiment_id} is complete and cannot be resumed.\n"
+            "Start a new experiment, and set searcher.source_checkpoint_uuid to start from its "
+            "weights."
         )
     if _is_at_work(database, experiment_id):
         return
@@ -86,19 +89,19 @@ def _activate(database: Database, environment: Environment, experiment_id: int) 
     with _start_runner(environment, log, experiment_id) as (pid, ended):
         while not _is_taken_over(database, record, pid):
             if select.select([ended], [], [], _POLL_INTERVAL_S)[0]:
-                if _is_taken_over(database, record, pid):  # short, and over already
+                if _is_taken_over(database, record, pid):  # a short run may have ended already
                     return
                 raise RunError(
-                    f"experiment {experiment_id} could not be started again: the process of "
-                    f"detcore run --resume {experiment_id} ended. It said:\n{_tail(log, begin)}"
+                    f"experiment {experiment_id} could not be resumed: the process detcore run "
+                    f"--resume {experiment_id} exited. Its output:\n{_read_tail(log, begin)}"
                 )
 
 
 def _is_at_work(database: Database, experiment_id: int) -> bool:
-    """Whether a runner looks after an experiment; one that is ending for a pause is waited for."""
+    """Return whether a runner manages an experiment. Wait for a runner that is pausing it."""
     deadline = time.monotonic() + _PAUSE_WAIT_S
     while True:
-        # Its state and the request to it, at one moment: a runner that ends changes both.
+        # State and request are read together, because a runner changes both when it ends.
         record, is_alive = database.observe_experiment(experiment_id)
         if not is_alive:
             return False
@@ -106,8 +109,9 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
             return True
         if time.monotonic() >= deadline:
             raise RunError(
-                f"experiment {experiment_id} is still being paused: its trials checkpoint first.\n"
-                "Activate it again when its state is PAUSED: detcore experiment list"
+                f"experiment {experiment_id} is still pausing, because its trials save "
+                "checkpoints.\n"
+                f"Resume it when its state is PAUSED: detcore experiment wait {experiment_id}"
             )
         time.sleep(_POLL_INTERVAL_S)
 
@@ -116,8 +120,8 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
 def _start_runner(
     environment: Environment, log: Path, experiment_id: int
 ) -> Iterator[tuple[int, int]]:
-    """Start a runner; yield its process and a descriptor that is at its end when it is gone."""
-    ended, held = os.pipe()
+    """Start a runner. Yield its process id and a pipe that is closed when it exits."""
+    exit_pipe, runner_end = os.pipe()
     try:
         try:
             started = subprocess.run(
@@ -130,28 +134,28 @@ def _start_runner(
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                pass_fds=[held],
+                pass_fds=[runner_end],
                 start_new_session=True,
                 check=True,
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise RunError(f"no process can be started for the experiment: {error}") from error
+            raise RunError(f"cannot start a process for the experiment: {error}") from error
         finally:
-            os.close(held)
-        yield int(started.stdout), ended
+            os.close(runner_end)
+        yield int(started.stdout), exit_pipe
     finally:
-        os.close(ended)
+        os.close(exit_pipe)
 
 
 def _is_taken_over(database: Database, before: ExperimentRecord, pid: int) -> bool:
-    """Whether a process has taken over an experiment; it may be done with it already."""
+    """Return whether a process has taken over an experiment. The process may have finished."""
     runner, record = database.find_runner(before.id), database.get_experiment(before.id)
     if runner is not None and runner.pid == pid:
         return record.state is ExperimentState.RUNNING
     return record.ended_at not in (None, before.ended_at)
 
 
-def _tail(log: Path, begin: int) -> str:
+def _read_tail(log: Path, begin: int) -> str:
     """Return the last lines that were added to a log."""
     with log.open("rb") as file:
         file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
@@ -159,12 +163,11 @@ def _tail(log: Path, begin: int) -> str:
     return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or f"  nothing ({log})"
 
 
-def _delete(database: Database, environment: Environment, experiment_id: int) -> None:
-    """Delete checkpoints, then the folder, then the records; can be repeated if interrupted.
+def _delete_experiment(database: Database, environment: Environment, experiment_id: int) -> None:
+    """Delete checkpoints, then the directory, then the records. Can be repeated if interrupted.
 
-    All checkpoints are marked before the first file goes, so that nothing starts from one of them
-    meanwhile. The records go last, so that the number is not given to another experiment while its
-    event logs are still there.
+    All checkpoints are marked before the first file is deleted, so that no trial starts from one of
+    them. The records are deleted last, so that the id is not reused while event logs exist.
     """
     from detcore.run import get_experiment_dir, hold_experiment_lock
 
@@ -172,46 +175,46 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
     folder = get_experiment_dir(environment, experiment_id)
     with hold_experiment_lock(database, environment, experiment_id):
         checkpoints = check_deletable(database, experiment_id)
-        doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
+        stored = [record for record in checkpoints if record.state != "DELETED"]
         with CheckpointFiles(database, environment) as files:
-            # Nothing is marked while a storage is away: the experiment may be resumed instead.
-            by_place = {found.storage_url: found for found in checkpoints if found.uuid in doomed}
-            for found in by_place.values():
-                files.storage(found).list(found.uuid)
-            for uuid in doomed:
-                database.record_checkpoint(CheckpointDeleting(uuid=uuid))
-            for uuid in doomed:
-                files.delete(database.get_checkpoint(uuid))
+            # If a storage is unreachable, nothing is marked, and the experiment can be resumed.
+            by_storage = {record.storage_url: record for record in stored}
+            for record in by_storage.values():
+                files.open_storage(record).list(record.uuid)
+            for record in stored:
+                database.record_checkpoint(CheckpointDeleting(uuid=record.uuid))
+            for record in stored:
+                files.delete_files(database.get_checkpoint(record.uuid))
         if folder.exists():
             shutil.rmtree(folder)
         database.delete_experiment(experiment_id)
 
 
 def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRecord]:
-    """Return the checkpoints of an experiment that may be deleted with them.
+    """Return the checkpoints of an experiment if it can be deleted.
 
     Raises:
-        NotFoundError: If there is no such experiment.
+        NotFoundError: If no experiment has this id.
         RunError: If it is running, or if another experiment starts from one of its checkpoints.
-        CheckpointStateError: If a checkpoint is in the model registry.
+        CheckpointStateError: If one of its checkpoints is in the model registry.
     """
     _, is_alive = database.observe_experiment(experiment_id)
     if is_alive:
         raise RunError(
-            f"experiment {experiment_id} is running, so it is not deleted.\n"
+            f"experiment {experiment_id} is running and cannot be deleted.\n"
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"
         )
     checkpoints = database.list_checkpoints(experiment_id=experiment_id)
-    uuids = [found.uuid for found in checkpoints]
+    uuids = [checkpoint.uuid for checkpoint in checkpoints]
     _refuse_registered(database, experiment_id, uuids)
     _refuse_sources(database, experiment_id, uuids)
     return checkpoints
 
 
 def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) -> None:
-    """Refuse while an experiment that may start trials yet starts them from one of the checkpoints.
+    """Raise an error if an unfinished experiment starts trials from one of the checkpoints.
 
-    One that is COMPLETED or CANCELED starts none any more.
+    COMPLETED and CANCELED experiments start no more trials.
     """
     open_states = [ExperimentState.RUNNING, ExperimentState.PAUSED, ExperimentState.ERROR]
     users = [
@@ -225,8 +228,8 @@ def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) ->
         raise RunError(
             f"trials of experiment {', '.join(str(user.id) for user in users)} start from a "
             f"checkpoint of experiment {experiment_id}.\n"
-            "They could not be started again. Nothing was deleted.\n"
-            f"Complete, cancel or delete it first: detcore experiment {way} {first.id}"
+            "They could not be restarted. Nothing was deleted.\n"
+            f"Complete, cancel or delete this experiment first: detcore experiment {way} {first.id}"
         )
 
 
@@ -238,5 +241,6 @@ def _refuse_registered(database: Database, experiment_id: int, uuids: list[str])
             f"checkpoints of experiment {experiment_id} are in the model registry: "
             f"{', '.join(used)}.\n"
             "The models would lose their files. Nothing was deleted.\n"
-            "Delete those versions first: Model.delete_version(number), or detcore model delete"
+            "Delete these versions first: Model.delete_version(number), or "
+            "detcore model delete MODEL --version N"
         )

@@ -1,4 +1,4 @@
-"""Reports of metrics as the client returns them."""
+"""Metric reports of the client, and the ranking of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from detcore.client.arguments import check_text
 from detcore.client.client_checkpoint import Checkpoint
-from detcore.client.transport import Connected
+from detcore.client.transport import TransportUser
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
 from detcore.record_descriptions import describe_substitute
 
@@ -24,9 +24,9 @@ class _Report:
     """A report of metrics.
 
     Attributes:
-        trial_run_id: Which start of the trial reported it, from 1.
-        steps_completed: Batches completed since the trial first started.
-        end_time: When it was reported.
+        trial_run_id: Run of the trial that reported it, from 1.
+        steps_completed: Batches completed since the first run of the trial.
+        end_time: Time of the report.
         metrics: Values by name.
     """
 
@@ -54,11 +54,11 @@ class ValidationMetrics(_Report):
     __slots__ = ()
 
 
-def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:
-    """Return a table.
+def make_frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:
+    """Return a `pandas.DataFrame`.
 
     Args:
-        rows: Values by column; those that a row lacks become NaN.
+        rows: Values by column. Missing values become NaN.
         index: Name and values of the index.
 
     Raises:
@@ -68,21 +68,21 @@ def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]
         pandas: Any = importlib.import_module("pandas")
     except ModuleNotFoundError as error:
         raise PluginNotFoundError(
-            "a table needs pandas, which is not installed in this environment.\n"
-            "  pip install pandas"
+            "a DataFrame requires pandas, which is not installed in this environment.\n"
+            "Install it:\n  pip install pandas"
         ) from error
     name, values = index
     return pandas.DataFrame(list(rows), index=pandas.Index(list(values), name=name, dtype="int64"))
 
 
-class Ranked(Connected):
-    """An experiment or a trial: its checkpoints can be ranked by a metric."""
+class CheckpointOwner(TransportUser):
+    """Base class of experiments and trials, whose checkpoints can be ranked by a metric."""
 
     id: int
     _kind: ClassVar[str]
 
     def _repr_html_(self) -> str:
-        """Return the object as HTML, for notebooks, or how to get it."""
+        """Return the object as HTML for notebooks, or how to install the HTML view."""
         from detcore.optional_distributions import (
             MissingDistributionError,
             import_distribution,
@@ -96,24 +96,24 @@ class Ranked(Connected):
 
             how = html.escape(install_command("detcore-report"))
             return f"<pre>{html.escape(repr(self))}</pre><p>Tables and curves: {how}</p>"
-        shown: str = report.notebook_html(self)
-        return shown
+        page: str = report.notebook_html(self)
+        return page
 
     def top_checkpoint(
         self, sort_by: str | None = None, smaller_is_better: bool | None = None
     ) -> Checkpoint:
         """Return the checkpoint with the best validation metric.
 
-        If a trial has no checkpoint at a validated step, the checkpoint nearest after its best
-        validation, else its latest one, stands in. A `UserWarning` says so.
+        If a trial has no checkpoint at a validated step, the next checkpoint after its best
+        validation is used, or its latest checkpoint. A `UserWarning` reports this.
 
         Args:
-            sort_by: Name of the validation metric; default: the searcher's.
-            smaller_is_better: Whether smaller values are better; default: as the experiment's
-                searcher says. Of no meaning without `sort_by`.
+            sort_by: Name of the validation metric; default: the searcher's metric.
+            smaller_is_better: Whether smaller values are better; default: as in the experiment's
+                searcher. Ignored without `sort_by`.
 
         Raises:
-            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
+            NoCheckpointError: If no checkpoint has the metric (also an AssertionError).
         """
         direction = None if sort_by is None else smaller_is_better
         return self._top_checkpoints(1, sort_by, direction)[0]
@@ -121,17 +121,17 @@ class Ranked(Connected):
     def _top_checkpoints(
         self, limit: int | None, sort_by: str | None, smaller_is_better: bool | None
     ) -> list[Checkpoint]:
-        """Return the best checkpoints; of an experiment, one of each trial.
+        """Return the best checkpoints, for an experiment one checkpoint per trial.
 
         Raises:
-            NoCheckpointError: If there is no checkpoint, or none has the metric: where the name of
-                a metric is mistyped, any checkpoint would be as good as another.
+            NoCheckpointError: If no checkpoint has the metric. For example, its name may be
+                mistyped, and the ranking would be arbitrary.
         """
         answer = self._rank_checkpoints(limit, sort_by, smaller_is_better)
         documents = answer["checkpoints"]
         if not documents or documents[0]["value"] is None:
             owner = f"{self._kind} {self.id}"
-            raise NoCheckpointError(_explain(owner, answer["metric"], documents))
+            raise NoCheckpointError(_explain_missing_metric(owner, answer["metric"], documents))
         for document in documents:
             if document["value_steps"] not in (None, document["steps_completed"]):
                 warnings.warn(
@@ -144,7 +144,7 @@ class Ranked(Connected):
                     ),
                     stacklevel=3,
                 )
-        return [self._checkpoint(document) for document in documents]
+        return [self._make_checkpoint(document) for document in documents]
 
     def _rank_checkpoints(
         self, limit: int | None, sort_by: str | None, smaller_is_better: bool | None
@@ -159,27 +159,24 @@ class Ranked(Connected):
             distinct_trials=of_experiment,
         )
 
-    def _checkpoint(self, document: Document) -> Checkpoint:
+    def _make_checkpoint(self, document: Document) -> Checkpoint:
         return Checkpoint.from_document(document, self._transport, master=self.master)
 
 
-def _explain(owner: str, metric: str, documents: list[Document]) -> str:
+def _explain_missing_metric(owner: str, metric: str, documents: list[Document]) -> str:
     if not documents:
         return (
             f"{owner} has no complete checkpoint.\n"
-            "One is saved at the end of training, and before as often as min_checkpoint_period "
-            "says. See those that were deleted: detcore checkpoint list --deleted"
+            "A checkpoint is saved at the end of training, and every min_checkpoint_period. List "
+            "deleted checkpoints: detcore checkpoint list --deleted"
         )
-    validations = [found["validation"] for found in documents if found["validation"]]
-    known = sorted({name for validation in validations for name in validation["metrics"]})
-    there = (
-        f"Validation metrics there: {', '.join(known)}."
-        if known
-        else "None of the trials was validated."
-    )
+    validations = [item["validation"] for item in documents if item["validation"]]
+    names = sorted({name for validation in validations for name in validation["metrics"]})
+    reason = f"no checkpoint of {owner} has a numeric validation metric {metric!r}."
+    latest = "TrialReference.select_checkpoint(latest=True)"
+    if not names:
+        return f"{reason}\nNo checkpoint has been validated. Use the latest checkpoint: {latest}"
     return (
-        f"no checkpoint of {owner} has a number for the validation metric {metric!r}, so none is "
-        f"the best.\n{there}\n"
-        "Name one of them by sort_by=, or take the latest one: "
-        "TrialReference.select_checkpoint(latest=True)"
+        f"{reason}\nValidation metrics: {', '.join(names)}.\n"
+        f"Pass one of them as sort_by=, or use the latest checkpoint: {latest}"
     )

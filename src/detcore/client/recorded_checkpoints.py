@@ -1,4 +1,4 @@
-"""Read, copy, repair and delete the files of recorded checkpoints, for the client and commands."""
+"""Read, copy, repair and delete the files of recorded checkpoints."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 _WHY = {
-    "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
+    "ACTIVE": "is not complete: it is being saved, or saving was interrupted",
     "DAMAGED": "is damaged (see detcore checkpoint repair)",
     "DELETED": "was deleted",
-    "DELETING": "was being deleted when its process ended",
+    "DELETING": "is partly deleted: its deletion was interrupted",
 }
 
 
 class CheckpointFiles:
-    """The files of recorded checkpoints, in the storages that the records name.
+    """The files of recorded checkpoints in their storages.
 
-    Each storage is opened once, and closed with the block.
+    Each storage is opened once, and closed at the end of the ``with`` block.
 
     Args:
         database: The records.
         environment: Location of the records.
-        make_plugins: Makes the registry of storage types; default: all that are installed.
-        progress_to: The stream on which long transfers are shown; None for none.
+        make_plugins: Creates the plugin manager; default: all installed plugins.
+        progress_to: Stream for the progress of long transfers; None for no progress.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class CheckpointFiles:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def storage(self, record: CheckpointRecord) -> StorageBackend:
-        """Return the storage that a checkpoint is in."""
+    def open_storage(self, record: CheckpointRecord) -> StorageBackend:
+        """Return the open storage of a checkpoint."""
         home = self._environment.home
         place = find_recorded_storage(
             record, database=self.database, home=home, plugins=self._find_plugins()
@@ -84,8 +84,8 @@ class CheckpointFiles:
             self._stack.callback(self._opened[spec].close)
         return self._opened[spec]
 
-    def readable(self, uuid: str) -> CheckpointRecord:
-        """Return the record of a checkpoint whose files can be read.
+    def get_readable(self, uuid: str) -> CheckpointRecord:
+        """Return the record of a readable checkpoint.
 
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
@@ -94,42 +94,42 @@ class CheckpointFiles:
         if record.state not in READABLE:
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} {_WHY.get(record.state, record.state)}.\n"
-                "List those that are there with: detcore checkpoint list"
+                "List readable checkpoints: detcore checkpoint list"
             )
         return record
 
-    def manifest(self, record: CheckpointRecord) -> checkpoint.Manifest:
+    def read_manifest(self, record: CheckpointRecord) -> checkpoint.Manifest:
         """Return the manifest of a checkpoint."""
-        return checkpoint.read_manifest(self.storage(record), record.uuid)
+        return checkpoint.read_manifest(self.open_storage(record), record.uuid)
 
-    def download(self, record: CheckpointRecord, folder: Path) -> checkpoint.Manifest:
-        """Copy a checkpoint's files to a folder, each checked."""
+    def download_files(self, record: CheckpointRecord, folder: Path) -> checkpoint.Manifest:
+        """Copy a checkpoint's files to a directory, and check each file."""
         return checkpoint.download_checkpoint(
-            self.storage(record), record.uuid, folder, observer=self._observer
+            self.open_storage(record), record.uuid, folder, observer=self._observer
         )
 
-    def copy(self, uuid: str, folder: Path) -> None:
-        """Make a folder a complete copy of a checkpoint, unless it is one.
+    def copy_files(self, uuid: str, folder: Path) -> None:
+        """Make a directory a complete copy of a checkpoint, unless it already is a copy.
 
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
             DetcoreError: As `detcore.checkpoint.copy_checkpoint`.
         """
         if not checkpoint.is_complete_copy(folder, uuid):
-            record = self.readable(uuid)
-            checkpoint.copy_checkpoint(self.storage(record), record.uuid, folder)
+            record = self.get_readable(uuid)
+            checkpoint.copy_checkpoint(self.open_storage(record), record.uuid, folder)
 
-    def faults(self, record: CheckpointRecord) -> list[checkpoint.Fault]:
-        """Read a checkpoint and return its faults, or the reason why it cannot be read."""
+    def find_faults(self, record: CheckpointRecord) -> list[checkpoint.Fault]:
+        """Read a checkpoint and return its faults, including the reason if it is unreadable."""
         try:
             return checkpoint.verify_checkpoint(
-                self.storage(record), record.uuid, observer=self._observer
+                self.open_storage(record), record.uuid, observer=self._observer
             )
-        except DetcoreError as error:  # a storage that is away must not hide what others hold
+        except DetcoreError as error:  # an unreachable storage must not hide other checkpoints
             return [checkpoint.Fault(record.storage_url, str(error).partition("\n")[0])]
 
-    def settle(self, records: Iterable[CheckpointRecord]) -> None:
-        """Settle the unfinished ones among checkpoints, of trials whose processes are gone."""
+    def recover_unfinished(self, records: Iterable[CheckpointRecord]) -> None:
+        """Recover unfinished checkpoints of trials whose processes have exited."""
         from detcore.run import hold_experiment_lock, recover_trial
 
         unsettled = [record for record in records if record.state in _UNSETTLED]
@@ -140,75 +140,77 @@ class CheckpointFiles:
             if self.database.is_experiment_alive(record.experiment_id):
                 continue
             with hold_experiment_lock(self.database, self._environment, record.experiment_id):
-                recover_trial(self.database, self.storage(record), trial, uuids=uuids)
+                recover_trial(self.database, self.open_storage(record), trial, uuids=uuids)
 
-    def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:
-        """Record whether a checkpoint can be used; see `repair_checkpoint`."""
+    def repair_record(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:
+        """Update the record of a checkpoint from its files; see `repair_checkpoint`."""
         return checkpoint.repair_checkpoint(
             self.database,
-            self.storage(record),
+            self.open_storage(record),
             record,
             remove_strays=remove_strays,
             observer=self._observer,
         )
 
     def require_settled(self, record: CheckpointRecord) -> None:
-        """Refuse to delete a checkpoint that is being saved.
+        """Check that a checkpoint is not being saved.
 
         Raises:
-            CheckpointStateError: If it is.
+            CheckpointStateError: If it is being saved.
         """
         is_alive = self.database.is_experiment_alive(record.experiment_id)
         if record.state == "ACTIVE" and is_alive:
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"
-                "Wait until it is complete, or end the trial first."
+                f"Wait until it is complete, or end the trial: detcore trial kill {record.trial_id}"
             )
 
-    def delete(
+    def delete_files(
         self, record: CheckpointRecord, globs: Sequence[str] | None = None, *, force: bool = False
     ) -> None:
-        """Delete a checkpoint's files, or those that match.
+        """Delete a checkpoint's files, or matching files.
 
         Raises:
-            CheckpointStateError: If it is being saved or in the model registry, or if patterns are
-                given and it is not complete; nothing was deleted.
+            CheckpointStateError: If it is being saved, is in the model registry, or is not complete
+                although patterns are passed. Nothing was deleted.
         """
         self.require_settled(record)
         if globs is not None:
-            self.readable(record.uuid)
-        # Of a deleted one an interrupted deletion may have left files; its record stays as it is.
-        kept = None if record.state == "DELETED" else self.database
+            self.get_readable(record.uuid)
+        # An interrupted deletion may have left files of a DELETED checkpoint. Its record is final.
+        database = None if record.state == "DELETED" else self.database
         checkpoint.delete_checkpoint(
-            self.storage(record), record.uuid, database=kept, globs=globs, force=force
+            self.open_storage(record), record.uuid, database=database, globs=globs, force=force
         )
 
     def plan_pruning(
         self, experiment_id: int, rules: dict[str, int]
     ) -> tuple[RetentionPlan, RetentionPolicy]:
-        """Choose which checkpoints of an experiment to keep, by its policy with other rules."""
+        """Choose which checkpoints of an experiment to keep, by its policy with overrides."""
         from detcore.records import RetentionPolicy, plan_retention
 
         config = self.database.get_experiment(experiment_id).config
         policy = dataclasses.replace(RetentionPolicy.from_config(config), **rules)
         return plan_retention(self.database, experiment_id, policy=policy), policy
 
-    def prune(
+    def prune_checkpoints(
         self, experiment_id: int, plan: RetentionPlan, policy: RetentionPolicy
     ) -> RetentionPlan:
-        """Delete checkpoints that a plan does not keep, in one pass over each storage."""
+        """Delete the checkpoints that a plan does not keep, in one pass over each storage."""
         records = self.database.list_checkpoints(experiment_id=experiment_id)
         by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
-        kept = dict(plan.kept)
+        reasons = dict(plan.kept)
         deleted: list[str] = []
         for record in by_url.values():
-            storage = self.storage(record)
+            storage = self.open_storage(record)
             if storage.url != record.storage_url:
                 raise CheckpointError(
                     f"checkpoint {record.uuid} is in {record.storage_url}, but the experiment's "
-                    f"settings lead to {storage.url}.\nNothing was deleted there."
+                    f"settings select {storage.url}.\nNothing was deleted there."
                 )
-            done = checkpoint.apply_retention(self.database, storage, experiment_id, policy=policy)
-            kept.update(done.kept)
-            deleted.extend(done.deleted)
-        return dataclasses.replace(plan, kept=kept, deleted=tuple(deleted))
+            result = checkpoint.apply_retention(
+                self.database, storage, experiment_id, policy=policy
+            )
+            reasons.update(result.kept)
+            deleted.extend(result.deleted)
+        return dataclasses.replace(plan, kept=reasons, deleted=tuple(deleted))

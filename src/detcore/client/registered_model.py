@@ -1,4 +1,4 @@
-"""The model registry, as the client sees it."""
+"""`Model`, the client's view of a model in the registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.client.arguments import check_id, check_keys, check_metadata, check_text
 from detcore.client.client_checkpoint import Checkpoint
-from detcore.client.transport import Connected
+from detcore.client.transport import TransportUser
 from detcore.contract.errors import InvalidArgumentError, describe
 from detcore.contract.values import ModelOrderBy
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 _LATEST = (0, -1)
 
 
-class Model(Connected):
-    """A model: a name, metadata, and checkpoints as its numbered versions.
+class Model(TransportUser):
+    """A model: a name, metadata, and checkpoints as numbered versions.
 
-    A version is returned as its `Checkpoint`, with `Checkpoint.model_name` and
-    `Checkpoint.model_version` filled in.
+    A version is returned as its `Checkpoint` with `Checkpoint.model_name` and
+    `Checkpoint.model_version`.
 
     Attributes:
-        name: Its name, unique.
+        name: Unique name.
         description: A short description.
-        creation_time: When it was created.
-        last_updated_time: When it, or one of its versions, was changed last.
-        metadata: The user's own.
-        model_id: Its number, or None where the store was not asked.
-        labels: Words to find it by.
-        archived: Whether it is put away: shown, but not changed any more.
-        num_versions: How many versions it has.
+        creation_time: Creation time.
+        last_updated_time: Time of the last change of the model or of a version.
+        metadata: Custom metadata.
+        model_id: Id, or None if the object was not read from a store.
+        labels: Labels for searching.
+        archived: Whether it is archived. An archived model cannot be changed.
+        num_versions: Number of versions.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Model(Connected):
     def from_document(
         cls, document: Document, transport: Transport | None, *, master: str | None = None
     ) -> Model:
-        """Make one from a store's document; see `Transport`."""
+        """Create a model from a document of a store; see `Transport`."""
         model = cls(document["name"], master=master, transport=transport)
-        model._take(document)
+        model._update_from(document)
         return model
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], master: str | None = None) -> Model:
-        """Make one from the result of `to_json`."""
+        """Create a model from the result of `to_json`."""
         return cls(
             name=data["name"],
             description=data.get("description", ""),
-            creation_time=_time(data.get("creation_time")),
-            last_updated_time=_time(data.get("last_updated_time")),
+            creation_time=_parse_time(data.get("creation_time")),
+            last_updated_time=_parse_time(data.get("last_updated_time")),
             metadata=dict(data.get("metadata") or {}),
             master=master,
         )
@@ -105,13 +105,13 @@ class Model(Connected):
         """Return a version.
 
         Args:
-            version: Its number; 0 or -1: the latest one.
+            version: Version number; 0 or -1 means the latest version.
 
         Returns:
-            Its checkpoint, or None if there is no such version.
+            The checkpoint of the version, or None if the version does not exist.
 
         Raises:
-            InvalidArgumentError: If `version` is no number of a version.
+            InvalidArgumentError: If `version` is not a version number.
         """
         number = check_id("version", version)
         if number < min(_LATEST):
@@ -119,15 +119,14 @@ class Model(Connected):
                 f"version is {describe(version)}; expected a number from 1, or 0 or -1 for the "
                 "latest"
             )
-        wanted = 0 if number in _LATEST else number
-        document = self._transport.get_version(self._key, wanted)
-        return None if document is None else self._version(document)
+        document = self._transport.get_version(self._key, 0 if number in _LATEST else number)
+        return None if document is None else self._make_version(document)
 
     def get_versions(self, order_by: ModelOrderBy = ModelOrderBy.DESCENDING) -> list[Checkpoint]:
-        """Return all versions, sorted by number, the newest first unless told otherwise."""
+        """Return all versions sorted by number, by default the newest first."""
         order = ModelOrderBy(order_by).value
         documents = self._transport.list_versions(self._key, order_by=order)
-        return [self._version(document) for document in documents]
+        return [self._make_version(document) for document in documents]
 
     def register_version(
         self,
@@ -138,69 +137,71 @@ class Model(Connected):
         notes: str = "",
         metadata: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Make a checkpoint the next version.
+        """Register a checkpoint as the next version.
 
-        From now on it is not deleted by retention, and deleting it is refused.
+        A registered checkpoint is exempt from retention and cannot be deleted.
 
         Args:
-            checkpoint_uuid: Its UUID.
+            checkpoint_uuid: UUID of the checkpoint.
             name: Name of the version.
-            comment: One line about the version.
-            notes: Longer text about the version.
-            metadata: The user's own; a dictionary that JSON can express.
+            comment: One-line description of the version.
+            notes: Longer notes on the version.
+            metadata: Custom metadata; a dictionary of JSON values.
 
         Returns:
-            The checkpoint, with the version's number.
+            The checkpoint with its version number.
 
         Raises:
-            NotFoundError: If there is no such checkpoint.
+            NotFoundError: If no checkpoint has this UUID.
             CheckpointStateError: If it is not complete.
             DatabaseError: If the model is archived.
-            InvalidArgumentError: If an argument is of the wrong kind.
+            InvalidArgumentError: If an argument has the wrong type.
         """
         uuid = check_text("checkpoint_uuid", checkpoint_uuid)
-        given: dict[str, Any] = {"name": name, "comment": comment, "notes": notes}
-        for what, text in given.items():
+        fields: dict[str, Any] = {"name": name, "comment": comment, "notes": notes}
+        for field_name, text in fields.items():
             if not isinstance(text, str):
-                raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
+                raise InvalidArgumentError(f"{field_name} is {describe(text)}; expected a string")
         if metadata:
-            given["metadata"] = check_metadata(metadata)
-        version = self._version(self._transport.register_version(self._key, uuid, **given))
-        self._take(self._transport.get_model(self._key))
+            fields["metadata"] = check_metadata(metadata)
+        version = self._make_version(self._transport.register_version(self._key, uuid, **fields))
+        self._update_from(self._transport.get_model(self._key))
         return version
 
     def delete_version(self, version: int) -> None:
-        """Delete a version. Its number is not given again, and its checkpoint stays.
+        """Delete a version. Its number is never reused, and its checkpoint stays.
 
         Raises:
-            NotFoundError: If there is no such version.
+            NotFoundError: If the version does not exist.
             DatabaseError: If the model is archived.
         """
         self._transport.delete_version(self._key, check_id("version", version))
-        self._take(self._transport.get_model(self._key))
+        self._update_from(self._transport.get_model(self._key))
 
     # -- metadata, description and labels ---------------------------------------------------------
 
     def add_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add to its metadata; of keys that are there already the values are replaced.
+        """Add to its metadata. Values of existing keys are replaced.
 
         Args:
-            metadata: A dictionary that JSON can say.
+            metadata: A dictionary of JSON values.
 
         Raises:
-            InvalidArgumentError: If it cannot.
+            InvalidArgumentError: If it cannot be stored as JSON.
             DatabaseError: If the model is archived.
         """
-        self._take(self._transport.add_model_metadata(self._key, check_metadata(metadata)))
+        self._update_from(self._transport.add_model_metadata(self._key, check_metadata(metadata)))
 
     def remove_metadata(self, keys: Iterable[str]) -> None:
-        """Remove top-level keys from its metadata; those that are not there are skipped.
+        """Remove top-level keys from its metadata. Missing keys are ignored.
 
         Raises:
-            InvalidArgumentError: If `keys` is not a list of texts (a ValueError, too).
+            InvalidArgumentError: If `keys` is not a list of strings (also a ValueError).
             DatabaseError: If the model is archived.
         """
-        self._take(self._transport.remove_model_metadata(self._key, check_keys("keys", keys)))
+        self._update_from(
+            self._transport.remove_model_metadata(self._key, check_keys("keys", keys))
+        )
 
     def set_description(self, description: str) -> None:
         """Replace its description.
@@ -209,37 +210,39 @@ class Model(Connected):
             DatabaseError: If the model is archived.
         """
         if not isinstance(description, str):
-            raise InvalidArgumentError(f"description is {describe(description)}; expected a text")
-        self._take(self._transport.update_model(self._key, description=description, labels=None))
+            raise InvalidArgumentError(f"description is {describe(description)}; expected a string")
+        self._update_from(
+            self._transport.update_model(self._key, description=description, labels=None)
+        )
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Replace its labels.
 
         Raises:
-            InvalidArgumentError: If `labels` is not a list of texts.
+            InvalidArgumentError: If `labels` is not a list of strings.
             DatabaseError: If the model is archived.
         """
         texts = check_keys("labels", labels)
-        self._take(self._transport.update_model(self._key, description=None, labels=texts))
+        self._update_from(self._transport.update_model(self._key, description=None, labels=texts))
 
     def archive(self) -> None:
-        """Put it away: it is shown, but not changed any more."""
-        self._take(self._transport.set_model_archived(self._key, True))
+        """Archive the model, so that it cannot be changed."""
+        self._update_from(self._transport.set_model_archived(self._key, True))
 
     def unarchive(self) -> None:
-        """Bring it back."""
-        self._take(self._transport.set_model_archived(self._key, False))
+        """Unarchive the model."""
+        self._update_from(self._transport.set_model_archived(self._key, False))
 
     def delete(self) -> None:
-        """Delete it and its versions. Checkpoints stay, and retention may delete them then."""
+        """Delete the model and its versions. Checkpoints stay, but retention may delete them."""
         self._transport.delete_model(self._key)
 
     @property
     def _key(self) -> str | int:
-        """Its key in the store: a name may be given to another model, a number may not."""
+        """Key of the model in the store. Names may be reused for other models, ids may not."""
         return self.name if self.model_id is None else self.model_id
 
-    def _version(self, document: Document) -> Checkpoint:
+    def _make_version(self, document: Document) -> Checkpoint:
         return Checkpoint.from_document(
             document["checkpoint"],
             self._transport,
@@ -248,12 +251,12 @@ class Model(Connected):
             model_version=document["number"],
         )
 
-    def _take(self, document: Document) -> None:
-        """Take over the values of a store's document."""
+    def _update_from(self, document: Document) -> None:
+        """Update the attributes from a document of a store."""
         self.name = document["name"]
         self.description = document["description"]
-        self.creation_time = _time(document["created_at"])
-        self.last_updated_time = _time(document["updated_at"])
+        self.creation_time = _parse_time(document["created_at"])
+        self.last_updated_time = _parse_time(document["updated_at"])
         self.metadata = document["metadata"]
         self.model_id = document["id"]
         self.labels = document["labels"]
@@ -261,5 +264,5 @@ class Model(Connected):
         self.num_versions = document["num_versions"]
 
 
-def _time(text: str | None) -> datetime.datetime | None:
+def _parse_time(text: str | None) -> datetime.datetime | None:
     return None if text is None else datetime.datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""``create(local=False)``: an experiment that a server runs."""
+"""``create(local=False)``, which runs an experiment on a server."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ def run_remotely(
     master_url: str | None,
     environment: Environment,
 ) -> ExperimentReference:
-    """Hand an experiment in to a server, and follow it; see `detcore.client.create`."""
+    """Submit an experiment to a server, and follow it; see `detcore.client.create`."""
     from detcore.client import http
     from detcore.client.determined import Determined
     from detcore.config import format_mapping
     from detcore.plugins import PluginManager
     from detcore.trial import find_framework
 
-    folder = _folder(context_dir)
+    folder = _resolve_context_dir(context_dir)
     master = master_url or environment.master
     if not master:
         raise ConfigError(
-            "create(local=False) hands the experiment to a server, and which one is not said.\n"
-            "Pass master_url='http://host:8080', or set DETCORE_MASTER or DET_MASTER. To run it on "
-            "this machine, pass local=True."
+            "create(local=False) needs the address of a server.\n"
+            "Pass master_url='http://host:8080', or set DETCORE_MASTER or DET_MASTER. To run the "
+            "experiment on this machine, pass local=True."
         )
     listener = PrintingListener()
     framework = find_framework(trial_def, PluginManager(environment).frameworks())
-    entrypoint = _entrypoint(trial_def, command, folder, listener)
+    entrypoint = _make_entrypoint(trial_def, command, folder, listener)
     variables = environment.config_overrides
     if isinstance(config, str | os.PathLike):
-        # A value in quotes is the same text in YAML.
+        # A JSON string is also a YAML string.
         value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
-        given = http.Submission.from_file(
+        submission = http.Submission.from_file(
             Path(config), overrides={"entrypoint": value}, environment=variables, test_mode=test
         )
     else:
         filled = fill_config(
             config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
         )
-        given = http.Submission(
+        submission = http.Submission(
             text=format_mapping(filled),
             name="config",
             overrides={},
@@ -71,7 +71,7 @@ def run_remotely(
             test_mode=test,
         )
     session, experiment_id = http.submit_experiment(
-        master, given, folder, environment=environment, notice=listener.notice
+        master, submission, folder, environment=environment, notice=listener.notice
     )
     try:
         result = http.follow_experiment(session, experiment_id, listener)
@@ -84,31 +84,31 @@ def run_remotely(
     return Determined(master_url).get_experiment(experiment_id)
 
 
-def _folder(context_dir: str | os.PathLike[str]) -> Path:
+def _resolve_context_dir(context_dir: str | os.PathLike[str]) -> Path:
     if not os.fspath(context_dir):
         raise InvalidExperimentError(
-            "create(local=False) needs context_dir: the folder that is uploaded to the server, "
-            "with the code in it.\n"
-            "Pass context_dir='.' for the current folder. To run it on this machine, pass "
-            "local=True."
+            "create(local=False) needs context_dir, the code directory that is uploaded to the "
+            "server.\n"
+            "Pass context_dir='.' for the working directory. To run the experiment on this "
+            "machine, pass local=True."
         )
     return code_folder(context_dir)
 
 
-def _entrypoint(
+def _make_entrypoint(
     trial_def: type[Trial],
     command: Sequence[str] | None,
     folder: Path,
     listener: PrintingListener,
 ) -> str | list[str]:
-    """Return the entrypoint that the trials run on the server."""
+    """Return the entrypoint for the trials on the server."""
     if command is not None and not (command and command[0].endswith(_NOTEBOOK)):
-        return ["python3", *_checked(command, folder)]
+        return ["python3", *_check_command(command, folder)]
     script = find_main_script(trial_def)
     if script is not None:
         if not script.is_relative_to(folder):
             raise InvalidExperimentError(
-                f"the script {script} is not below the folder that is uploaded: {folder}.\n"
+                f"the script {script} is not in the uploaded directory {folder}.\n"
                 f"Pass context_dir={str(script.parent)!r}."
             )
         return ["python3", script.relative_to(folder).as_posix(), *sys.argv[1:]]
@@ -118,16 +118,16 @@ def _entrypoint(
     return place.entrypoint
 
 
-def _checked(command: Sequence[str], folder: Path) -> list[str]:
+def _check_command(command: Sequence[str], folder: Path) -> list[str]:
     if not command:
-        raise ConfigError("command is []; it is a script below context_dir, and its arguments")
+        raise ConfigError("command is []; expected a script in context_dir and its arguments")
     script = Path(command[0])
     inside = script.relative_to(folder) if script.is_relative_to(folder) else script
     if inside.is_absolute() or ".." in inside.parts or not (folder / inside).is_file():
         raise ConfigError(
-            f"command is {describe(list(command))}: there is no script {command[0]!r} in {folder}, "
-            "the folder that is uploaded.\n"
-            "It begins with the script that calls create(), named from context_dir: "
+            f"command is {describe(list(command))}, but the uploaded directory {folder} has no "
+            f"script {command[0]!r}.\n"
+            "Start the command with the script that calls create(), relative to context_dir: "
             "command=['train.py', '--flag']"
         )
     return [inside.as_posix(), *command[1:]]

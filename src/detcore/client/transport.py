@@ -1,4 +1,4 @@
-"""The record store that the client asks: this machine's records, or a server.
+"""Connection of the client to a record store: the records of this machine, or a server.
 
 Values are JSON, so the store may be remote.
 """
@@ -20,11 +20,11 @@ Transport: TypeAlias = "EmbeddedTransport | HttpTransport"
 _PORT = "DET_MASTER_PORT"
 
 
-class Connected:
-    """An object that asks a store: the one it came from, or else the one `connect` finds.
+class TransportUser:
+    """Base class of objects that use a store: the store that created them, or `connect`.
 
     Attributes:
-        master: The address of a master that it was given, or None.
+        master: The address of the master, or None.
     """
 
     def __init__(self, master: str | None, transport: Transport | None) -> None:
@@ -45,17 +45,17 @@ def connect(
     *,
     certificate: Path | None = None,
 ) -> Transport:
-    """Return the transport for a master; it opens and logs in only when it is used.
+    """Return the transport for a master. It connects and logs in on first use.
 
     Args:
-        master: Its address; None or "": the environment's, and where that names none, the records
-            of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
+        master: Address of the master. None or "" means the master in the environment, or the
+            records of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
         user: User name on the server.
         password: The user's password; default: see `detcore.client.http.find_credentials`.
-        certificate: File of the authorities to trust (PEM); default: the environment's.
+        certificate: File (PEM) of trusted authorities; default: from the environment.
 
     Raises:
-        ConfigError: If the address cannot be used, or the file is not there.
+        ConfigError: If the address is invalid, or the file does not exist.
     """
     environment = read_environment()
     address = master or environment.master
@@ -73,9 +73,9 @@ def connect(
 
 
 def _with_port(address: str) -> str:
-    """Return the environment's master with its port: one of the variables names a host alone."""
-    said = read_variables([_PORT]).get(_PORT)
+    """Return the environment's master with its port, because a variable may name only a host."""
+    port = read_variables([_PORT]).get(_PORT)
     host = address.rpartition("]")[2] if address.startswith("[") else address
-    if said is None or "://" in address or ":" in host:
+    if port is None or "://" in address or ":" in host:
         return address
-    return f"{address}:{said}"
+    return f"{address}:{port}"

@@ -1,4 +1,4 @@
-"""A trial, as the client sees it."""
+"""`TrialReference`, the client's view of a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from detcore.client.arguments import check_id, check_keys, check_text
-from detcore.client.metric_reports import Ranked, TrainingMetrics, ValidationMetrics, frame
+from detcore.client.metric_reports import (
+    CheckpointOwner,
+    TrainingMetrics,
+    ValidationMetrics,
+    make_frame,
+)
 from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
 from detcore.contract.values import ModelOrderBy, TrialState
 
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from detcore.client.transport import Transport
 
 
-# One class under the names that both generations of the API give it.
+# Both generations of the API have different names for the same class.
 OrderBy = ModelOrderBy
 TrialOrderBy = ModelOrderBy
 CheckpointOrderBy = ModelOrderBy
@@ -49,11 +54,11 @@ _SORT_KEYS = {
 }
 
 
-class TrialReference(Ranked):
+class TrialReference(CheckpointOwner):
     """A trial: its checkpoints, metrics and logs.
 
     Attributes:
-        id: Its id.
+        id: Id of the trial.
     """
 
     _kind = "trial"
@@ -66,13 +71,13 @@ class TrialReference(Ranked):
         transport: Transport | None = None,
         known: Document | None = None,
     ) -> None:
-        """Name a trial; `Determined.get_trial` makes sure that there is one.
+        """Create a reference. `Determined.get_trial` also checks that the trial exists.
 
         Args:
-            trial_id: Its id.
+            trial_id: Id of the trial.
             master: See `Determined`.
-            transport: The store to ask; default: the store that the environment names.
-            known: Its document, if the caller has it already.
+            transport: The store to use; default: the store of the environment.
+            known: Document of the trial, if the caller has already read it.
         """
         super().__init__(master, transport)
         self.id = check_id("trial_id", trial_id)
@@ -83,32 +88,32 @@ class TrialReference(Ranked):
 
     @property
     def trial_id(self) -> int:
-        """Its id."""
+        """Id of the trial."""
         return self.id
 
     @property
     def experiment_id(self) -> int:
         """Id of its experiment."""
-        return int(self._lasting()["experiment_id"])
+        return int(self._get_document()["experiment_id"])
 
     @property
     def hparams(self) -> dict[str, Any]:
-        """Its hyperparameters."""
-        return dict(self._lasting()["hparams"])
+        """Hyperparameters of the trial."""
+        return dict(self._get_document()["hparams"])
 
     @property
     def state(self) -> TrialState:
-        """Where it stands now."""
+        """Current state."""
         return TrialState(self._transport.get_trial(self.id)["state"])
 
     @property
     def labels(self) -> list[str]:
-        """Words to find it by, now, sorted."""
+        """Current labels for searching, sorted."""
         return list(self._transport.get_trial(self.id)["labels"])
 
     @property
     def notes(self) -> str:
-        """A longer text about it, now, or ""."""
+        """Current notes, or ""."""
         return str(self._transport.get_trial(self.id)["notes"])
 
     # -- labels and notes -------------------------------------------------------------------------
@@ -117,26 +122,26 @@ class TrialReference(Ranked):
         """Replace its labels.
 
         Raises:
-            InvalidArgumentError: If `labels` is not a list of texts.
+            InvalidArgumentError: If `labels` is not a list of strings.
         """
         self._transport.update_trial(self.id, labels=check_keys("labels", labels))
 
     def add_label(self, label: str) -> None:
-        """Add a label; one that it has already stays once."""
+        """Add a label. Has no effect if the trial already has it."""
         self._transport.update_trial(self.id, add_labels=[check_text("label", label)])
 
     def remove_label(self, label: str) -> None:
-        """Remove a label, if it has it."""
+        """Remove a label. Has no effect if the trial does not have it."""
         self._transport.update_trial(self.id, remove_labels=[check_text("label", label)])
 
     def set_notes(self, notes: str) -> None:
         """Replace its notes.
 
         Raises:
-            InvalidArgumentError: If `notes` is no text.
+            InvalidArgumentError: If `notes` is not a string.
         """
         if not isinstance(notes, str):
-            raise InvalidArgumentError(f"notes is {describe(notes)}; expected a text")
+            raise InvalidArgumentError(f"notes is {describe(notes)}; expected a string")
         self._transport.update_trial(self.id, notes=notes)
 
     # -- checkpoints ------------------------------------------------------------------------------
@@ -149,102 +154,107 @@ class TrialReference(Ranked):
         sort_by: str | None = None,
         smaller_is_better: bool | None = None,
     ) -> Checkpoint:
-        """Return one checkpoint; exactly one of `latest`, `best` and `uuid` says which.
+        """Return one checkpoint. Pass exactly one of `latest`, `best` and `uuid`.
 
         Args:
-            latest: The one with the most batches.
-            best: The one with the best validation metric; see `top_checkpoint`.
-            uuid: The one of this UUID.
+            latest: Return the checkpoint with the most batches.
+            best: Return the checkpoint with the best validation metric; see `top_checkpoint`.
+            uuid: Return the checkpoint with this UUID.
             sort_by: Name of the validation metric; only with `best`.
             smaller_is_better: Whether smaller values are better; only with `best`.
 
         Raises:
-            InvalidArgumentError: If none or several are given, or what goes only with `best`
-                without it (an AssertionError and a ValueError, too).
-            NoCheckpointError: If there is no such checkpoint (both of them, too).
+            InvalidArgumentError: If none or several of `latest`, `best` and `uuid` are passed, or
+                arguments of `best` without it (also an AssertionError and a ValueError).
+            NoCheckpointError: If the checkpoint does not exist (also both of these errors).
         """
-        given = [
+        selectors = [
             name
             for name, value in (("latest", latest), ("best", best), ("uuid", uuid is not None))
             if value
         ]
-        if len(given) != 1:
+        if len(selectors) != 1:
             raise InvalidArgumentError(
-                "exactly one of latest, best and uuid says which checkpoint is meant; given: "
-                f"{', '.join(given) or 'none'}"
+                "expected exactly one of latest, best and uuid, got "
+                f"{', '.join(selectors) or 'none'}"
             )
         if not best and (sort_by is not None or smaller_is_better is not None):
             raise InvalidArgumentError(
-                "sort_by and smaller_is_better say which checkpoint is the best: pass best=True "
-                f"with them, not {given[0]}"
+                "sort_by and smaller_is_better require best=True and cannot be used with "
+                f"{selectors[0]}"
             )
         if best:
             return self.top_checkpoint(sort_by, smaller_is_better)
-        document = self._latest() if latest else self._by_uuid(check_text("uuid", uuid))
-        return self._checkpoint(document)
+        document = self._get_latest() if latest else self._get_by_uuid(check_text("uuid", uuid))
+        return self._make_checkpoint(document)
 
     def get_checkpoints(
         self,
         sort_by: str | CheckpointSortBy | None = None,
         order_by: OrderBy | None = None,
     ) -> list[Checkpoint]:
-        """Return its complete checkpoints, all of them.
+        """Return all complete checkpoints of the trial.
 
         Args:
             sort_by: Name of a validation metric, or a `CheckpointSortBy`; default: the searcher's
-                metric, the best first. Those without the metric, or with NaN, come last.
-            order_by: In which direction; default: for a metric the better ones first, as the
-                experiment's searcher defines it, else ascending. Needs `sort_by`.
+                metric, the best first. Checkpoints without the metric, or with NaN, come last.
+            order_by: Sort direction. By default, metrics are sorted with the best first, as in the
+                experiment's searcher, and other keys in ascending order. Requires `sort_by`.
 
         Raises:
-            InvalidArgumentError: If `order_by` is given alone (an AssertionError, too).
+            InvalidArgumentError: If `order_by` is passed without `sort_by` (also an
+                AssertionError).
         """
         if sort_by is None and order_by is not None:
-            raise InvalidArgumentError("order_by is given without sort_by; give both, or neither")
+            raise InvalidArgumentError("order_by requires sort_by; pass both or neither")
         if isinstance(sort_by, CheckpointSortBy) and sort_by in _SORT_KEYS:
             documents = self._transport.list_checkpoints(self.id)
             key = _SORT_KEYS[sort_by]
             descending = order_by is not None and OrderBy(order_by) is OrderBy.DESCENDING
-            documents.sort(key=lambda found: (found[key], found["uuid"]), reverse=descending)
-            return [self._checkpoint(document) for document in documents]
+            documents.sort(key=lambda item: (item[key], item["uuid"]), reverse=descending)
+            return [self._make_checkpoint(document) for document in documents]
         metric = None if isinstance(sort_by, CheckpointSortBy) else sort_by
         smaller = None if order_by is None else OrderBy(order_by) is OrderBy.ASCENDING
         answer = self._rank_checkpoints(None, metric, smaller)
-        return [self._checkpoint(document) for document in answer["checkpoints"]]
+        return [self._make_checkpoint(document) for document in answer["checkpoints"]]
 
     # -- metrics and logs -------------------------------------------------------------------------
 
     def stream_training_metrics(self) -> Iterator[TrainingMetrics]:
         """Yield its training reports in the order of steps.
 
-        Where several runs of the trial reported a step, the last one's is yielded.
+        If several runs of the trial reported a step, the report of the last run is yielded.
         """
         for document in self._transport.list_metrics(self.id, "training"):
-            yield TrainingMetrics(**_report(document), batch_metrics=document["batch_metrics"])
+            yield TrainingMetrics(
+                **_make_report_fields(document), batch_metrics=document["batch_metrics"]
+            )
 
     def stream_validation_metrics(self) -> Iterator[ValidationMetrics]:
         """Yield its validation reports in the order of steps; see `stream_training_metrics`."""
         for document in self._transport.list_metrics(self.id, "validation"):
-            yield ValidationMetrics(**_report(document))
+            yield ValidationMetrics(**_make_report_fields(document))
 
     def metrics_frame(self, kind: str = "validation") -> Any:
-        """Return its metrics as a pandas table, which needs pandas.
+        """Return its metrics as a `pandas.DataFrame`. Requires pandas.
 
         Args:
             kind: ``"validation"`` or ``"training"``.
 
         Returns:
-            A row for each report, indexed by ``steps_completed``, a column for each metric;
-            values that a report lacks are NaN.
+            A row for each report, indexed by ``steps_completed``, with a column for each metric.
+            Missing values are NaN.
 
         Raises:
-            InvalidArgumentError: If there is no such kind of reports.
+            InvalidArgumentError: If the kind is unknown.
             PluginNotFoundError: If pandas is not installed.
         """
         if kind not in ("training", "validation"):
-            raise InvalidArgumentError(f"{kind!r} is no kind of reports; training or validation is")
+            raise InvalidArgumentError(
+                f"unknown report kind {kind!r}; expected 'training' or 'validation'"
+            )
         reports = self._transport.list_metrics(self.id, kind)
-        return frame(
+        return make_frame(
             [report["metrics"] for report in reports],
             index=("steps_completed", [report["steps_completed"] for report in reports]),
         )
@@ -261,62 +271,61 @@ class TrialReference(Ranked):
         """Yield the output of its workers, line by line, oldest first.
 
         Args:
-            follow: Whether to wait for more, until the trial does not run any more.
-            head: Maximum number of lines, from the beginning.
-            tail: Maximum number of lines, up to now (with `follow`, new lines are added).
-            rank_ids: Only lines of these workers.
-            stdtypes: Only lines of these streams: "stdout", "stderr", or "detcore" for
+            follow: Whether to wait for more lines until the trial stops running.
+            head: Maximum number of lines, counted from the start.
+            tail: Maximum number of lines, counted from the end. `follow` adds new lines.
+            rank_ids: Yield only lines of these workers.
+            stdtypes: Yield only lines of these streams: "stdout", "stderr", or "detcore" for
                 messages of the runner.
 
         Raises:
-            InvalidArgumentError: If `head` is given with `tail` or `follow`.
+            InvalidArgumentError: If `head` is passed with `tail` or `follow`.
         """
         if head is not None and (tail is not None or follow):
-            raise InvalidArgumentError("head is given with tail or follow; give one of them")
+            raise InvalidArgumentError("head cannot be used with tail or follow")
         if tail is not None and check_id("tail", tail) < 0:
             raise InvalidArgumentError(f"tail is {tail}; expected 0 or more")
         if head is not None and check_id("head", head) < 0:
             raise InvalidArgumentError(f"head is {head}; expected 0 or more")
-        self._transport.get_trial(self.id)  # one that is not there is said now, not at first use
+        self._transport.get_trial(self.id)  # raises now instead of on first use of the iterator
         lines = self._read_lines(follow, tail, rank_ids, stdtypes)
         return itertools.islice(lines, head)
 
     def download_event_files(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy its event files to a folder, for TensorBoard.
+        """Copy its event files to a directory, for TensorBoard.
 
-        Called again, it brings the folder up to date.
+        Further calls update the directory.
 
         Args:
-            path: The folder; default: ``tensorboard/trial-<id>`` below the current one.
+            path: The directory; default: ``tensorboard/trial-<id>`` in the working directory.
 
         Returns:
-            The folder.
+            The directory.
 
         Raises:
-            NotFoundError: If it has no event files here: it wrote none, or ran on another machine
-                and kept them there.
+            NotFoundError: If the trial wrote no event files, or ran on another machine.
         """
         folder = os.path.join("tensorboard", f"trial-{self.id}") if path is None else path
         if not self._transport.download_event_files(self.id, os.path.abspath(folder)):
             raise NotFoundError(
-                f"trial {self.id} has no event files where its records are.\n"
-                "It wrote none, or it ran on another machine, which has them."
+                f"no event files of trial {self.id} on the machine with its records.\n"
+                "The trial wrote no event files, or it ran on another machine."
             )
         return os.fspath(folder)
 
     def cancel(self) -> None:
-        """Ask it to save a checkpoint, and to end for good; the other trials of a search continue.
+        """Request that it saves a checkpoint and ends for good. Other trials continue.
 
         Raises:
-            RunError: If it is over.
+            RunError: If it has ended.
         """
         self._transport.control_trial(self.id, "cancel")
 
     def kill(self) -> None:
-        """Ask it to end at once, without a checkpoint; the other trials of a search continue.
+        """Request that it ends immediately, without a checkpoint. Other trials continue.
 
         Raises:
-            RunError: If it is over.
+            RunError: If it has ended.
         """
         self._transport.control_trial(self.id, "kill")
 
@@ -347,7 +356,7 @@ class TrialReference(Ranked):
             yield from choose(lines)
 
     def _read_pages(self, follow: bool) -> Iterator[list[Document]]:
-        """Yield parts of its log; an empty one where nothing more was printed so far."""
+        """Yield parts of its log. An empty part marks the current end of the log."""
         position = 0
         while True:
             page = self._transport.read_log(self.id, position=position, limit=_PAGE_LINES)
@@ -360,32 +369,33 @@ class TrialReference(Ranked):
                     return
                 time.sleep(_POLL_INTERVAL_S)
 
-    def _latest(self) -> Document:
+    def _get_latest(self) -> Document:
         document = self._transport.latest_checkpoint(self.id)
         if document is None:
             raise NoCheckpointError(
                 f"trial {self.id} has no complete checkpoint.\n"
-                "See what there was: detcore checkpoint list --deleted"
+                "List deleted checkpoints: detcore checkpoint list --deleted"
             )
         return document
 
-    def _by_uuid(self, uuid: str) -> Document:
+    def _get_by_uuid(self, uuid: str) -> Document:
         document = self._transport.get_checkpoint(uuid)
         if document["trial_id"] != self.id:
             raise NoCheckpointError(
-                f"checkpoint {document['uuid']} is of trial {document['trial_id']}, not of trial "
-                f"{self.id}.\nDetermined.get_checkpoint(uuid) finds it whatever its trial."
+                f"checkpoint {document['uuid']} belongs to trial {document['trial_id']}, not to "
+                f"trial {self.id}.\nUse Determined.get_checkpoint(uuid) for checkpoints of any "
+                "trial."
             )
         return document
 
-    def _lasting(self) -> Document:
-        """Return what does not change any more."""
+    def _get_document(self) -> Document:
+        """Return the document of the trial, of which only constant fields may be used."""
         if self._known is None:
             self._known = self._transport.get_trial(self.id)
         return self._known
 
 
-def _report(document: Document) -> dict[str, Any]:
+def _make_report_fields(document: Document) -> dict[str, Any]:
     return {
         "trial_id": document["trial_id"],
         "trial_run_id": document["run_id"],

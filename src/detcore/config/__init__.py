@@ -1,4 +1,4 @@
-"""Read and validate the experiment file, and report every mistake at its position."""
+"""Read and validate experiment files, and report every mistake at its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe the experiment file to editors."""
+"""JSON Schema of the experiment file, for editors."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from detcore.config.hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config.mistakes import SettingsModels, built_in_models
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_ABOUT = (
-    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
-)
+_ABOUT = "Experiment file of detcore. 'detcore config check FILE' also checks rules between fields."
 
 
 def json_schema(models: SettingsModels | None = None) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the experiment file.
 
-    Editors use it to complete and check the file: every field has a description, closed sets are
-    enums, unknown names are rejected. Rules between fields are not included.
+    Editors use it to complete and check the file. Every field has a description, closed sets are
+    enums, and unknown names are rejected. Rules between fields are not included.
 
     Args:
-        models: All plugins, as in `LoadOptions`. Default: detcore's own.
+        models: Models of the plugins' settings, as in `LoadOptions`. Default: built-in plugins.
     """
     schema = ExperimentConfig.model_json_schema()
-    for section, known in (models or built_in_models()).items():
+    for section, section_models in (models or built_in_models()).items():
         tagged = TAGGED[section]
         kinds = [
             tagged.make_kind(name, pkgutil.resolve_name(model) if isinstance(model, str) else model)
-            for name, model in known.items()
+            for name, model in section_models.items()
         ]
         references, definitions = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/$defs/{model}"
@@ -39,7 +37,7 @@ def json_schema(models: SettingsModels | None = None) -> dict[str, Any]:
         schema["$defs"].update(definitions.get("$defs", {}))
         schema["$defs"][tagged.model.__name__] = {"oneOf": [*references.values()]}
     schema["properties"]["hyperparameters"] |= _describe_hyperparameters()
-    _tidy(schema)
+    _remove_titles(schema)
     return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
 
 
@@ -54,7 +52,7 @@ def _describe_hyperparameters() -> dict[str, Any]:
                 {
                     "type": "object",
                     "title": "group",
-                    "description": "Hyperparameters below a common name.",
+                    "description": "Group of hyperparameters.",
                     "not": {"required": ["type"]},
                 },
             ]
@@ -62,11 +60,11 @@ def _describe_hyperparameters() -> dict[str, Any]:
     }
 
 
-def _tidy(schema: Any) -> None:
+def _remove_titles(schema: Any) -> None:
     """Remove titles that pydantic derives from field names."""
     if isinstance(schema, dict):
         for field in schema.get("properties", {}).values():
             field.pop("title", None)
     for part in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(part, (dict, list)):
-            _tidy(part)
+            _remove_titles(part)

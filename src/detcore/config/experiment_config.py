@@ -1,4 +1,4 @@
-"""Define the experiment file: its sections, and the file as a whole."""
+"""Models of the experiment file and its sections."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from detcore.config.field_types import (
     Section,
     Tagged,
     TrainingLength,
-    only,
+    accept_kinds,
     setting,
 )
 from detcore.config.hyperparameters import Hyperparameters
-from detcore.config.problems import describe_value, problem, raise_problems
-from detcore.config.rules import Facts, broken_rules
+from detcore.config.problems import describe_value, make_problem, raise_problems
+from detcore.config.rules import Facts, find_broken_rules
 from detcore.contract.values import (
     RETENTION_DEFAULTS,
     GradientSettings,
@@ -44,7 +44,7 @@ from detcore.contract.values import (
     Unit,
 )
 
-RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
+RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
@@ -53,16 +53,18 @@ _GRADIENTS = _DEFAULTS.gradients
 
 
 class SearcherSection(Lenient):
-    """Selection of the hyperparameters and lengths of trials."""
+    """Search method that selects the hyperparameters and lengths of trials."""
 
     name: Name = setting("Name of the search method.")
-    metric: Name = setting("The validation metric that ranks trials.")
-    smaller_is_better: bool = setting("Whether lower values of it are better.", True)
+    metric: Name = setting("Validation metric that ranks trials.")
+    smaller_is_better: bool = setting("Whether smaller values of the metric are better.", True)
     max_length: TrainingLength | None = None
     source_trial_id: int | None = setting(
-        "Start from the latest checkpoint of this trial.", None, ge=1
+        "Trial whose latest checkpoint provides the initial weights; null = none.", None, ge=1
     )
-    source_checkpoint_uuid: str | None = setting("Start from this checkpoint.", None, min_length=1)
+    source_checkpoint_uuid: str | None = setting(
+        "Checkpoint that provides the initial weights; null = none.", None, min_length=1
+    )
 
 
 SEARCHER = Tagged(tag="name", what="searcher", model=SearcherSection)
@@ -70,21 +72,21 @@ SearcherField = Annotated[SearcherSection, WrapValidator(SEARCHER.check_section)
 
 
 class StorageSection(Lenient):
-    """Location of checkpoints."""
+    """Storage location of checkpoints."""
 
     type: Name = setting("Name of the storage type.")
     save_experiment_best: int = setting(
-        "Keep this many best checkpoints of the whole experiment.",
+        "Number of best checkpoints to keep for the whole experiment.",
         RETENTION_DEFAULTS["save_experiment_best"],
         ge=0,
     )
     save_trial_best: int = setting(
-        "Keep this many best checkpoints of each trial.",
+        "Number of best checkpoints to keep for each trial.",
         RETENTION_DEFAULTS["save_trial_best"],
         ge=0,
     )
     save_trial_latest: int = setting(
-        "Keep this many latest checkpoints of each trial.",
+        "Number of latest checkpoints to keep for each trial.",
         RETENTION_DEFAULTS["save_trial_latest"],
         ge=0,
     )
@@ -94,25 +96,25 @@ STORAGE = Tagged(tag="type", what="storage type", model=StorageSection)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://.|/", re.IGNORECASE)
 
 
-def _url(value: str) -> str:
+def _check_url(value: str) -> str:
     if not _SCHEME.match(value):
-        raise problem(
+        raise make_problem(
             f"expected an absolute path or a URL, got {describe_value(value)}",
-            help=("write '/folder', 's3://bucket/prefix', or a mapping with 'type'",),
+            help=("write '/directory', 's3://bucket/prefix', or a mapping with 'type'",),
         )
     return value
 
 
 StorageField = Annotated[
-    Annotated[str, AfterValidator(_url), Tag(TEXT)]
+    Annotated[str, AfterValidator(_check_url), Tag(TEXT)]
     | Annotated[StorageSection, WrapValidator(STORAGE.check_section), Tag(MAPPING)],
     BY_KIND,
-    only(TEXT, MAPPING),
+    accept_kinds(TEXT, MAPPING),
 ]
 
 
 class LauncherSection(Lenient):
-    """Launcher of the workers of trials."""
+    """Launcher that starts the workers of trials."""
 
     name: Name = setting("Name of the launcher.")
 
@@ -122,9 +124,9 @@ LauncherField = Annotated[
     Annotated[Name, AfterValidator(LAUNCHER.check_name), Tag(TEXT)]
     | Annotated[LauncherSection, WrapValidator(LAUNCHER.check_section), Tag(MAPPING)],
     BY_KIND,
-    only(TEXT, MAPPING),
+    accept_kinds(TEXT, MAPPING),
 ]
-# The sections whose fields the plugins describe that they name.
+# Sections that name a plugin, which defines their other fields.
 TAGGED = {"searcher": SEARCHER, "checkpoint_storage": STORAGE, "launcher": LAUNCHER}
 
 
@@ -132,18 +134,18 @@ class Reproducibility(Section):
     """Settings for repeatable runs."""
 
     experiment_seed: int = setting(
-        "Seed of everything random; default: drawn for each experiment.",
+        "Seed of all random numbers; default: drawn for each experiment.",
         default_factory=lambda: random.SystemRandom().randrange(2**31),
         ge=0,
         le=2**31 - 1,
     )
     deterministic_ops: bool | None = setting(
-        "Make the framework use only operations that give the same bits each time; "
-        "null = the framework's own choice.",
+        "Whether to use only deterministic (bit-reproducible) operations; "
+        "null = framework default.",
         None,
     )
     step_digests: int = setting(
-        "Record digests of every k-th step, by which detcore diverge compares runs; 0 = of none.",
+        "Interval in steps between recorded digests, which 'detcore diverge' compares; 0 = off.",
         _DEFAULTS.step_digests,
         ge=0,
     )
@@ -153,19 +155,20 @@ class Optimizations(Section):
     """Exchange of gradients and metrics between the workers of a trial."""
 
     aggregation_frequency: int = setting(
-        "Batches whose gradients are summed before each update.",
+        "Number of batches whose gradients are summed before each update.",
         _GRADIENTS.aggregation_frequency,
         ge=1,
     )
     average_aggregated_gradients: bool = setting(
-        "Divide the added gradients by aggregation_frequency.",
+        "Whether to divide the summed gradients by aggregation_frequency.",
         _GRADIENTS.average_aggregated_gradients,
     )
     average_training_metrics: bool = setting(
-        "Average training metrics over all workers.", _GRADIENTS.average_training_metrics
+        "Whether to average training metrics over all workers.",
+        _GRADIENTS.average_training_metrics,
     )
     gradient_compression: bool = setting(
-        "Send gradients as half-precision numbers.", _GRADIENTS.gradient_compression
+        "Whether to send gradients in half precision.", _GRADIENTS.gradient_compression
     )
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = setting(
         f"For apex: {NO_EFFECT}; use torch.autocast in a PyTorchTrial, or a mixed-precision "
@@ -173,14 +176,16 @@ class Optimizations(Section):
         "O0",
     )
     grad_updates_size_file: str | None = setting(
-        "Write the sizes of gradient updates to this file.", None
+        "File that receives the sizes of gradient updates; null = none.", None
     )
-    auto_tune_tensor_fusion: bool = setting("Let Horovod find the next two settings.", False)
+    auto_tune_tensor_fusion: bool = setting(
+        "Whether Horovod tunes the fusion threshold and the cycle time.", False
+    )
     tensor_fusion_threshold: int | None = setting(
-        "Megabytes of gradients that Horovod sends together; null = as it thinks best.", None, ge=0
+        "Horovod fusion threshold in MB; null = Horovod's default.", None, ge=0
     )
     tensor_fusion_cycle_time: int | None = setting(
-        "Milliseconds between two looks of Horovod; null = as it thinks best.", None, ge=0
+        "Horovod cycle time in milliseconds; null = Horovod's default.", None, ge=0
     )
 
     def gradient_settings(self) -> GradientSettings:
@@ -190,24 +195,33 @@ class Optimizations(Section):
 
 
 class Profiling(Section):
-    """Selection of batches to profile."""
+    """Batches to profile."""
 
-    enabled: bool = setting("Whether to profile.", False)
+    enabled: bool = setting("Whether to profile training.", False)
     begin_on_batch: int = setting("First batch to profile.", 0, ge=0)
-    end_after_batch: int | None = setting("Last batch to profile; null = to the end.", None, ge=0)
-    sync_timings: bool = setting("Wait for the device at each measurement.", True)
+    end_after_batch: int | None = setting(
+        "Last batch to profile; null = last batch of the trial.", None, ge=0
+    )
+    sync_timings: bool = setting(
+        "Whether each measurement waits until the device has finished.", True
+    )
 
 
 class Resources(Section):
     """Resources of a trial."""
 
     slots_per_trial: int = setting(
-        "Worker processes (and devices) per trial; 0 = one, on the CPU.",
+        "Number of worker processes (and devices) per trial; 0 = one worker on the CPU.",
         _DEFAULTS.slots_per_trial,
         ge=0,
         le=65_536,
     )
-    max_slots: int | None = setting("Slots for all trials together.", None, ge=0)
+    max_slots: int | None = setting(
+        "Maximum number of slots that concurrent trials use; null = the accelerators of this "
+        "machine, or one trial at a time.",
+        None,
+        ge=0,
+    )
     weight: ForClusters = None
     priority: ForClusters = None
     resource_pool: ForClusters = None
@@ -218,8 +232,9 @@ class Resources(Section):
 
 
 def _draw_name() -> str:
-    chosen = random.SystemRandom()  # does not touch the generator of user code
-    return f"{chosen.choice(_ADJECTIVES)}-{chosen.choice(_NOUNS)}-{chosen.randrange(1000):03d}"
+    generator = random.SystemRandom()  # does not change the generator of user code
+    words = f"{generator.choice(_ADJECTIVES)}-{generator.choice(_NOUNS)}"
+    return f"{words}-{generator.randrange(1000):03d}"
 
 
 _ADJECTIVES = ("amber", "bold", "brisk", "calm", "clear", "deep", "fair", "golden", "keen", "quiet")
@@ -229,79 +244,86 @@ _NOUNS = ("birch", "brook", "crane", "dune", "falcon", "glade", "heron", "linden
 class ExperimentConfig(Section):
     """Model of an experiment file.
 
-    Unknown names, wrong types and broken rules between fields raise `pydantic.ValidationError`;
-    `load_config` reports the same with positions and suggestions. ``model_dump(mode="json")``
-    returns plain JSON values from which ``model_validate`` makes an equal configuration.
+    Unknown names, wrong types and broken rules between fields raise `pydantic.ValidationError`.
+    `load_config` reports the same mistakes with positions and suggestions. The result of
+    ``model_dump(mode="json")`` is plain JSON that ``model_validate`` reads as an equal
+    configuration.
     """
 
     name: Name = setting(
-        "Name of the experiment; default: words drawn at random.", default_factory=_draw_name
+        "Name of the experiment; default: random words.", default_factory=_draw_name
     )
     description: str | None = setting("Purpose of the experiment.", None)
-    labels: list[str] = setting("Words to find the experiment by.", [])
-    project: str | None = setting("Project, by any name.", None)
-    workspace: str | None = setting("Workspace, by any name.", None)
+    labels: list[str] = setting("Labels for finding the experiment.", [])
+    project: str | None = setting("Name of a project (free text).", None)
+    workspace: str | None = setting("Name of a workspace (free text).", None)
     entrypoint: Command | None = setting(
         "Code to run: 'module:TrialClass', a shell command, or a list of arguments.", None
     )
-    data: dict[str, Any] = setting("Free-form settings of your code, usually about its data.", {})
+    data: dict[str, Any] = setting("Free-form settings of your code, usually for its data.", {})
     data_ledger: bool = setting(
-        "Log which records each batch used, for 'detcore data verify'.", _DEFAULTS.data_ledger
+        "Whether to log the records of each batch, for 'detcore data verify'.",
+        _DEFAULTS.data_ledger,
     )
-    debug: bool = setting("More log output.", False)
+    debug: bool = setting("Whether to print debug output.", False)
     hyperparameters: Hyperparameters = setting(
-        "Constants, groups of them, and ranges to search.", {}
+        "Hyperparameters: constants, groups, and ranges to search.", {}
     )
-    searcher: SearcherField = setting("Search method: its hyperparameters, length and metric.")
+    searcher: SearcherField = setting("Search method with its metric and length.")
     records_per_epoch: int = setting(
-        "Records in one epoch; 0 to take it from the data.", _DEFAULTS.records_per_epoch, ge=0
+        "Number of records in one epoch; 0 = size of the training data.",
+        _DEFAULTS.records_per_epoch,
+        ge=0,
     )
     scheduling_unit: int = setting(
-        "Batches between two reports of training metrics.", _DEFAULTS.scheduling_unit, ge=1
+        "Number of batches between two reports of training metrics.",
+        _DEFAULTS.scheduling_unit,
+        ge=1,
     )
     min_validation_period: Period = setting(
-        "Validate at least this often; 0 = only at the end.",
+        "Maximum length between two validations; 0 = validate only at the end.",
         _DEFAULTS.min_validation_period,
         json_schema_extra=_NEVER_IN_SCHEMA,
     )
     min_checkpoint_period: Period = setting(
-        "Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
+        "Maximum length between two checkpoints; 0 = only checkpoint_policy applies.",
         _DEFAULTS.min_checkpoint_period,
         json_schema_extra=_NEVER_IN_SCHEMA,
     )
     perform_initial_validation: bool = setting(
-        "Validate once before training.", _DEFAULTS.perform_initial_validation
+        "Whether to validate once before training.", _DEFAULTS.perform_initial_validation
     )
     checkpoint_policy: Literal["best", "all", "none"] = setting(
-        "After which validations to save a checkpoint.", _DEFAULTS.checkpoint_policy
+        "Validations after which a checkpoint is saved.", _DEFAULTS.checkpoint_policy
     )
     checkpoint_storage: StorageField | None = setting(
-        "Where checkpoints go: a URL, or a type with its settings.", None
+        "Storage of checkpoints: a path, a URL, or a type with its settings.", None
     )
     checkpoint_async: bool = setting(
-        "Train on while a checkpoint is written and uploaded.", _DEFAULTS.checkpoint_async
+        "Whether training continues while a checkpoint is written and uploaded.",
+        _DEFAULTS.checkpoint_async,
     )
     checkpoint_exit_timeout_s: float = setting(
-        "Seconds that the end of a trial waits for its last checkpoint.",
+        "Maximum time in seconds that a trial waits for its last checkpoint when it ends.",
         _DEFAULTS.checkpoint_exit_timeout_s,
         ge=0,
     )
     preemption_grace_s: float | None = setting(
-        "Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
-        "or Kubernetes tell.",
+        "Time in seconds between SIGTERM and SIGKILL; null = DETCORE_GRACE_S, or the grace period "
+        "of Slurm or Kubernetes.",
         None,
         gt=0,
     )
     max_restarts: int = setting(
-        "How often a trial that failed starts again from its last checkpoint.", 5, ge=0
+        "Maximum number of restarts of a failed trial from its last checkpoint.", 5, ge=0
     )
     stop_at_nan: bool = setting(
-        "End a trial with an error at the first metric that is NaN, before it saves.",
+        "Whether a NaN metric ends a trial with an error before the next checkpoint.",
         _DEFAULTS.stop_at_nan,
     )
     hang_timeout_s: float | None = setting(
-        "End a trial with an error, and its stacks in the log, if it reports nothing "
-        "for so many seconds; null = never.",
+        "Time in seconds without a report after which a trial ends with an error and its stack "
+        "traces in the log; null = no limit.",
         None,
         gt=0,
     )
@@ -309,17 +331,17 @@ class ExperimentConfig(Section):
         "Settings for repeatable runs.", default_factory=lambda: Reproducibility()
     )
     optimizations: Optimizations = setting(
-        "How gradients and metrics travel between workers.", Optimizations()
+        "Exchange of gradients and metrics between workers.", Optimizations()
     )
-    profiling: Profiling = setting("Which batches to profile.", Profiling())
+    profiling: Profiling = setting("Batches to profile.", Profiling())
     resources: Resources = setting("Resources of a trial.", Resources())
     launcher: LauncherField = setting(
-        "Launcher of a trial's workers: its name, or a mapping with 'name' and its settings.",
+        "Launcher of the workers: a name, or a mapping with 'name' and settings.",
         "local",
     )
     environment: Any = setting(
-        f"For a cluster: {NO_EFFECT}; the trial runs in the Python and with the variables of the "
-        "shell that starts detcore.",
+        f"For a cluster: {NO_EFFECT}; the trial uses the Python environment and the environment "
+        "variables of the shell that starts detcore.",
         None,
     )
     bind_mounts: ForClusters = None
@@ -332,7 +354,7 @@ class ExperimentConfig(Section):
     agent_label: FromEarlier = None
 
     def trial_settings(self) -> TrialSettings:
-        """Return the settings that a trial's launcher, workers and plugins need."""
+        """Return the settings for a trial's launcher, workers and plugins."""
         names = {field.name for field in dataclasses.fields(TrialSettings)}
         sections: tuple[Section, ...] = (self, self.searcher, self.reproducibility, self.resources)
         storage, length = self.checkpoint_storage, self.searcher.max_length
@@ -354,14 +376,16 @@ class ExperimentConfig(Section):
         )
 
     @model_validator(mode="after")
-    def _rules(self, info: ValidationInfo) -> ExperimentConfig:
+    def _check_rules(self, info: ValidationInfo) -> ExperimentConfig:
         if not (info.context or {}).get(RULES_LATER):
-            raise_problems("ExperimentConfig", broken_rules(Facts(self.model_dump(mode="json"))))
+            raise_problems(
+                "ExperimentConfig", find_broken_rules(Facts(self.model_dump(mode="json")))
+            )
         return self
 
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a configuration changed to one batch, one validation and one checkpoint."""
+    """Return a configuration reduced to one batch, one validation and one checkpoint."""
     common = {name: getattr(config.searcher, name) for name in SearcherSection.model_fields}
     length = Length(1, Unit.BATCHES)
     smoke = {

@@ -1,4 +1,4 @@
-"""Define kinds of fields that several sections share."""
+"""Field types that several sections of the experiment file share."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pydantic_core import PydanticCustomError
 from detcore.config.problems import (
     Problem,
     describe_value,
-    nearest,
-    problem,
+    find_closest,
+    make_problem,
     raise_problems,
     repair_number,
 )
@@ -36,11 +36,11 @@ from detcore.config.source_text import Place
 from detcore.contract.values import Length, Unit
 from detcore.optional_distributions import describe_missing_name
 
-# In the description of a field that is accepted and has no effect: a notice says it.
+# Part of the description of an accepted field without effect. A notice reports such fields.
 NO_EFFECT = "accepted, no effect here"
 ForClusters = Annotated[Any, Field(description=f"For a cluster: {NO_EFFECT}.")]
 FromEarlier = Annotated[Any, Field(description=f"From an earlier version: {NO_EFFECT}.")]
-KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
+KIND_MARK = "\0"  # first character of union tags in pydantic's locations, which are not keys
 
 
 class Section(BaseModel):
@@ -53,7 +53,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_default(cls, value: object) -> object:
-        """Treat ``name: null``, or a name without a value, as not given."""
+        """Treat ``name: null``, or a name without a value, as missing."""
         return drop_nulls(value, cls.model_fields) if isinstance(value, Mapping) else value
 
 
@@ -72,12 +72,12 @@ _make_field: Any = Field
 
 
 def setting(description: str, default: object = ..., **rules: object) -> Any:
-    """Return a field of a section; without a default it is required."""
+    """Return a field of a section. A field without a default is required."""
     return _make_field(default, description=description, **rules)
 
 
 class Lenient(Section):
-    """Base of sections that others define: unknown names are kept."""
+    """Base of sections that plugins extend: unknown names are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -89,19 +89,19 @@ TEXT, LIST, MAPPING = (KIND_MARK + kind for kind in ("text", "list", "mapping"))
 _WORDS = {TEXT: "a string", LIST: "a list", MAPPING: "a mapping"}
 
 
-def only(*kinds: str) -> BeforeValidator:
-    """Return a check that a value is of one of some kinds; used with `BY_KIND`."""
+def accept_kinds(*kinds: str) -> BeforeValidator:
+    """Return a check that a value has one of some kinds; used with `BY_KIND`."""
 
-    def check(value: object) -> object:
-        if _kind(value) not in kinds:
+    def check_kind(value: object) -> object:
+        if _get_kind(value) not in kinds:
             words = " or ".join(_WORDS[kind] for kind in kinds)
-            raise problem(f"expected {words}, got {describe_value(value)}")
+            raise make_problem(f"expected {words}, got {describe_value(value)}")
         return value
 
-    return BeforeValidator(check)
+    return BeforeValidator(check_kind)
 
 
-def _kind(value: object) -> str | None:
+def _get_kind(value: object) -> str | None:
     if isinstance(value, str):
         return TEXT
     if isinstance(value, list):
@@ -109,21 +109,21 @@ def _kind(value: object) -> str | None:
     return MAPPING if isinstance(value, (Mapping, BaseModel)) else None
 
 
-# Selects a member of a union; without it, one wrong value is reported once per member.
-BY_KIND = Discriminator(_kind)
+# Selects a member of a union. Without it, a wrong value is reported once per member.
+BY_KIND = Discriminator(_get_kind)
 
 Command = Annotated[
     Annotated[Name, Tag(TEXT)] | Annotated[list[Name], Field(min_length=1), Tag(LIST)],
     BY_KIND,
-    only(TEXT, LIST),
+    accept_kinds(TEXT, LIST),
 ]
 
 _TOO_LONG = 1 << 63
-_WAYS = "a length is one of {batches: N}, {records: N}, {epochs: N}"
+_WAYS = "write a length as {batches: N}, {records: N} or {epochs: N}"
 UNITS = tuple(unit.value for unit in Unit)
 
 
-def _validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
+def _make_validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
     def validate(value: object) -> Length:
         if isinstance(value, Length):
             value = {value.unit.value: value.count}
@@ -132,7 +132,7 @@ def _validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
             return Length(value, Unit.BATCHES)
         if not isinstance(value, Mapping):
             text = str(value).strip()
-            raise problem(
+            raise make_problem(
                 f"expected a length with its unit, got {describe_value(value)}",
                 suggestion=f"{{batches: {text}}}" if text.isdigit() else None,
                 help=(_WAYS,),
@@ -140,16 +140,16 @@ def _validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
         unknown = [str(key) for key in value if key not in UNITS]
         raise_problems("Length", [((key,), _unknown_unit(key)) for key in unknown])
         if not value:
-            raise problem("this length is empty", help=(_WAYS,))
-        unit, *others = value
-        if others:
-            two = problem(
-                f"a length has one unit, this one has {' and '.join(value)}",
+            raise make_problem("this length is empty", help=(_WAYS,))
+        unit, *more_units = value
+        if more_units:
+            two = make_problem(
+                f"a length has one unit, but this length has {' and '.join(value)}",
                 "second unit",
                 at="key",
                 help=("keep one of them",),
             )
-            raise_problems("Length", [((others[0],), two)])
+            raise_problems("Length", [((more_units[0],), two)])
         _check_count(value[unit], unit, minimum, (unit,))
         return Length(value[unit], Unit(unit))
 
@@ -157,56 +157,58 @@ def _validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
 
 
 def _unknown_unit(key: str) -> PydanticCustomError:
-    return problem(f"unknown unit '{key}'", at="key", suggestion=nearest(key, UNITS), choices=UNITS)
+    return make_problem(
+        f"unknown unit '{key}'", at="key", suggestion=find_closest(key, UNITS), choices=UNITS
+    )
 
 
 def _check_count(count: object, unit: str, minimum: int, place: Place) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < minimum:
-        least = "at least 1" if minimum else "0 or more"
-        text = f"expected a whole number of {unit}, {least}, got {describe_value(count)}"
+        bound = "at least 1" if minimum else "0 or more"
+        text = f"expected a whole number of {unit}, {bound}, got {describe_value(count)}"
         label, suggestion = repair_number(count, int)
-        raise_problems("Length", [(place, problem(text, label, suggestion=suggestion))])
+        raise_problems("Length", [(place, make_problem(text, label, suggestion=suggestion))])
     elif count >= _TOO_LONG:
-        text = f"{count} {unit} are more than records can count (2**63 - 1)"
-        raise_problems("Length", [(place, problem(text))])
+        text = f"{count} {unit} are more than the maximum (2**63 - 1)"
+        raise_problems("Length", [(place, make_problem(text))])
 
 
-def _schema(minimum: int, *, unitless: bool = False) -> WithJsonSchema:
-    """Describe the notations to editors."""
+def _make_schema(minimum: int, *, unitless: bool = False) -> WithJsonSchema:
+    """Return the JSON Schema of a length."""
     count = {"type": "integer", "minimum": minimum}
     ways: list[dict[str, Any]] = [
         {
             "type": "object",
             "title": unit,
-            "description": f"A number of {unit}.",
-            "properties": {unit: {**count, "description": f"How many {unit}."}},
+            "description": f"Length in {unit}.",
+            "properties": {unit: {**count, "description": f"Number of {unit}."}},
             "required": [unit],
             "additionalProperties": False,
         }
         for unit in UNITS
     ]
     if unitless:
-        ways.append({**count, "description": "A number of batches."})
+        ways.append({**count, "description": "Number of batches."})
     return WithJsonSchema({"oneOf": ways})
 
 
-def _dump(length: Length) -> dict[str, int]:
+def _dump_length(length: Length) -> dict[str, int]:
     return {length.unit.value: length.count}
 
 
-_DUMP = PlainSerializer(_dump)
-Period = Annotated[Length, _validator(0), _DUMP, _schema(0)]
-# How long a search method trains a trial.
+_DUMP = PlainSerializer(_dump_length)
+Period = Annotated[Length, _make_validator(0), _DUMP, _make_schema(0)]
+# Length of a trial in a search.
 TrainingLength = Annotated[
     Length,
-    _validator(1, unitless=True),
+    _make_validator(1, unitless=True),
     _DUMP,
-    _schema(1, unitless=True),
-    Field(description="How long each trial trains at most. A bare number means batches."),
+    _make_schema(1, unitless=True),
+    Field(description="Maximum length of a trial. A number without a unit means batches."),
 ]
 
 
-# The models of plugins' settings by name; None: the plugin has no model.
+# Models of plugins' settings by name, or None for a plugin without a model.
 Models = Mapping[str, "type[BaseModel] | None"]
 
 
@@ -214,14 +216,14 @@ Models = Mapping[str, "type[BaseModel] | None"]
 class Tagged:
     """A section whose field `tag` names the plugin that defines its other fields.
 
-    The validation context contains, under `what`, the names that plugins provide, with models of
-    their settings, or None if a plugin has no model. Without a context, all names and fields pass,
-    so that a recorded configuration can be read again without the plugin.
+    The key `what` of the validation context contains the names that plugins provide, with models of
+    their settings, or None if a plugin has no model. Without a context, all names and fields are
+    valid, so that a recorded configuration can be read without the plugin.
 
     Attributes:
-        tag: Name of that field.
+        tag: Name of this field.
         what: Name of the section in messages.
-        model: The fields that the section has with every plugin; keeps the others as plain values.
+        model: The common fields of the section. It keeps other fields as plain values.
     """
 
     tag: str
@@ -231,38 +233,38 @@ class Tagged:
     def check_section(
         self, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> object:
-        """Validate a section; add the defaults of the plugin's settings."""
-        plugins = self._plugins(info)
+        """Validate a section, and add the defaults of the plugin's settings."""
+        plugins = self._get_models(info)
         if plugins is None or not isinstance(value, Mapping):
             return handler(value)
         if self.tag not in value:
-            raise_problems(self.what, [self._no_tag(value)])
+            raise_problems(self.what, [self._make_tag_problem(value)])
         return self._from_plugin(value, plugins)
 
     def check_name(self, value: str, info: ValidationInfo) -> str:
-        """Validate a name that stands for a section with nothing but its tag."""
-        plugins = self._plugins(info)
+        """Validate a name that replaces a section with only its tag."""
+        plugins = self._get_models(info)
         if plugins is not None and value not in plugins:
             raise unknown_tag(self.what, value, plugins)
         if plugins is not None:
             self._from_plugin({self.tag: value}, plugins)
         return value
 
-    def _plugins(self, info: ValidationInfo) -> Models | None:
+    def _get_models(self, info: ValidationInfo) -> Models | None:
         plugins: Models | None = (info.context or {}).get(self.what)
         return plugins
 
     def make_kind(self, name: str, settings: type[BaseModel] | None) -> type[BaseModel]:
-        """Return the model of a section with one tag: the fields of all, and those of the plugin.
+        """Return the model of a section with a given tag: common fields and the plugin's fields.
 
         Args:
             name: The tag.
-            settings: The model of the plugin's settings; None if any fields are valid.
+            settings: The model of the plugin's settings; None if all fields are valid.
         """
         bases = (self.model,) if settings is None else (settings, self.model)
         extra = ConfigDict(extra="allow" if settings is None else "forbid")
         base: Any = type("Kind", bases, {"__module__": __name__, "model_config": extra})
-        tag: Any = (Literal[name], setting(f"The {self.what} {name!r}."))
+        tag: Any = (Literal[name], setting(f"Name of the {self.what}: {name!r}."))
         kind: type[BaseModel] = create_model(
             f"{name.title().replace('_', '')}{self.what.split()[0].title()}",
             __base__=base,
@@ -276,29 +278,29 @@ class Tagged:
         if not isinstance(name, str) or name not in plugins:
             raise_problems(self.what, [((self.tag,), unknown_tag(self.what, name, plugins))])
         kind = self.make_kind(str(name), plugins[str(name)])
-        given = drop_nulls(value, kind.model_fields)
-        made = kind.model_validate(given)
-        # Given values stay as they are: those of secrets would be starred out.
+        values = drop_nulls(value, kind.model_fields)
+        section = kind.model_validate(values)
+        # Values of the file are not dumped, because the dump would mask secrets.
         return self.model.model_validate(
-            {**given, **made.model_dump(mode="json", exclude=set(given))}
+            {**values, **section.model_dump(mode="json", exclude=set(values))}
         )
 
-    def _no_tag(self, value: Mapping[str, object]) -> Problem:
+    def _make_tag_problem(self, value: Mapping[str, object]) -> Problem:
         for key in value:
-            if nearest(key, [self.tag]):
+            if find_closest(key, [self.tag]):
                 text = f"unknown key '{key}' in the {self.what}"
-                return (key,), problem(text, at="key", suggestion=self.tag)
+                return (key,), make_problem(text, at="key", suggestion=self.tag)
         return (self.tag,), "missing"
 
 
 def unknown_tag(what: str, name: object, choices: Iterable[str]) -> PydanticCustomError:
-    """Return the error of a name that nothing has."""
+    """Return the error for an unknown name."""
     if not isinstance(name, str):
         text = f"expected the name of a {what}, got {describe_value(name)}"
-        return problem(text, choices=choices)
-    return problem(
+        return make_problem(text, choices=choices)
+    return make_problem(
         f"unknown {what} '{name}'",
-        suggestion=nearest(name, choices),
+        suggestion=find_closest(name, choices),
         choices=choices,
         help=describe_missing_name(name).splitlines(),
     )

@@ -1,4 +1,4 @@
-"""Define hyperparameters: constants, groups, and ranges to draw from."""
+"""Hyperparameters: constants, groups, and ranges to draw from."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic_core import PydanticCustomError
 from detcore.config.field_types import Section, setting, unknown_tag
 from detcore.config.problems import (
     Problem,
-    again,
     describe_value,
-    nearest,
-    problem,
+    find_closest,
+    make_problem,
+    prefix_error,
     raise_problems,
 )
-from detcore.config.source_text import Place, dotted
+from detcore.config.source_text import Place, join_place
 from detcore.contract.errors import ConfigError
 from detcore.contract.values import JSONValue
 
@@ -29,52 +29,58 @@ if TYPE_CHECKING:
 class ConstHyperparameter(Section):
     """A constant."""
 
-    type: Literal["const"] = setting("One value.")
-    val: Any = setting("The value: anything.")
+    type: Literal["const"] = setting("Type of the hyperparameter: one value.")
+    val: Any = setting("Value of any type.")
 
 
 class _Range(Section):
-    count: int | None = setting("Points of a grid; needed by the searcher 'grid'.", None, ge=1)
+    count: int | None = setting(
+        "Number of grid points; required by the searcher 'grid'.", None, ge=1
+    )
 
 
 class IntHyperparameter(_Range):
-    """A whole number from minval to maxval, both included."""
+    """A uniformly distributed integer from minval to maxval, both inclusive."""
 
-    type: Literal["int"] = setting("A whole number, uniformly.")
+    type: Literal["int"] = setting("Type of the hyperparameter: uniformly distributed integer.")
     minval: int = setting("Smallest value.")
-    maxval: int = setting("Largest value; included.")
+    maxval: int = setting("Largest value (inclusive).")
 
 
 class DoubleHyperparameter(_Range):
-    """A number from minval to maxval."""
+    """A uniformly distributed number from minval to maxval."""
 
-    type: Literal["double"] = setting("A number, uniformly.")
+    type: Literal["double"] = setting("Type of the hyperparameter: uniformly distributed number.")
     minval: float = setting("Smallest value.")
     maxval: float = setting("Largest value.")
 
 
 class LogHyperparameter(_Range):
-    """``base`` to the power of a number from minval to maxval."""
+    """``base`` to the power of a uniformly distributed exponent from minval to maxval."""
 
-    type: Literal["log"] = setting("A power, its exponent uniformly.")
+    type: Literal["log"] = setting(
+        "Type of the hyperparameter: power with a uniformly distributed exponent."
+    )
     minval: float = setting("Smallest exponent.")
     maxval: float = setting("Largest exponent.")
     base: float = setting("Base of the power.", 10, gt=0)
 
 
 class LoguniformHyperparameter(_Range):
-    """A number from minval to maxval, log-uniformly; stored as a `LogHyperparameter`."""
+    """A log-uniformly distributed number from minval to maxval, stored as `LogHyperparameter`."""
 
-    type: Literal["loguniform"] = setting("A number, its logarithm uniformly.")
+    type: Literal["loguniform"] = setting(
+        "Type of the hyperparameter: log-uniformly distributed number."
+    )
     minval: float = setting("Smallest value.", gt=0)
     maxval: float = setting("Largest value.", gt=0)
 
 
 class CategoricalHyperparameter(Section):
-    """One of a list of values."""
+    """An element of a list of values."""
 
-    type: Literal["categorical"] = setting("One of a list.")
-    vals: list[Any] = setting("The values.", min_length=1)
+    type: Literal["categorical"] = setting("Type of the hyperparameter: element of a list.")
+    vals: list[Any] = setting("List of values.", min_length=1)
 
 
 HYPERPARAMETER_TYPES: dict[str, type[Section]] = {
@@ -89,48 +95,48 @@ _BASE = 10
 _FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
 
 
-def _check(value: object, _: object) -> dict[str, JSONValue]:
+def _check_hyperparameters(value: object, _: object) -> dict[str, JSONValue]:
     if not isinstance(value, Mapping):
-        raise problem(f"expected a mapping, got {describe_value(value)}")
-    raise_problems("hyperparameters", list(_mistakes(value, ())))
-    return cast("dict[str, JSONValue]", _normal(value))
+        raise make_problem(f"expected a mapping, got {describe_value(value)}")
+    raise_problems("hyperparameters", list(_find_mistakes(value, ())))
+    return cast("dict[str, JSONValue]", _normalize_group(value))
 
 
-def _normal(group: Mapping[str, object]) -> dict[str, Any]:
-    """Return hyperparameters with one shape for each kind of range."""
-    found: dict[str, Any] = {}
+def _normalize_group(group: Mapping[str, object]) -> dict[str, Any]:
+    """Return hyperparameters in which each kind of range has one representation."""
+    normalized: dict[str, Any] = {}
     for name, value in group.items():
         if not isinstance(value, Mapping):
-            found[name] = value
+            normalized[name] = value
         elif "type" not in value:
-            found[name] = _normal(value)
+            normalized[name] = _normalize_group(value)
         elif value["type"] == "loguniform":
             ends = {end: math.log10(value[end]) for end in ("minval", "maxval")}
-            found[name] = {**value, "type": "log", "base": _BASE, **ends}
+            normalized[name] = {**value, "type": "log", "base": _BASE, **ends}
         else:
-            found[name] = dict(value)
+            normalized[name] = dict(value)
             if value["type"] == "log":
-                found[name].setdefault("base", _BASE)
-    return found
+                normalized[name].setdefault("base", _BASE)
+    return normalized
 
 
-def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
+def _find_mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
     for name, value in group.items():
         here = (*place, name)
         if not isinstance(value, Mapping):
             continue
         if "type" in value:
-            yield from _typed_mistakes(value, here)
+            yield from _find_typed_mistakes(value, here)
         elif value and set(value) <= _FIELDS:
-            yield here, _untyped(name, value)
+            yield here, _make_type_error(name, value)
         elif (misspelt := _misspelt_type(value)) is not None:
-            error = problem(f"unknown key '{misspelt}'", at="key", suggestion="type")
+            error = make_problem(f"unknown key '{misspelt}'", at="key", suggestion="type")
             yield (*here, misspelt), error
         else:
-            yield from _mistakes(value, here)
+            yield from _find_mistakes(value, here)
 
 
-def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
+def _find_typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
     name = value["type"]
     model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
     if model is None:
@@ -139,14 +145,14 @@ def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Probl
     try:
         model.model_validate(value)
     except ValidationError as exc:
-        yield from (again(found, place) for found in exc.errors(include_url=False))
+        yield from (prefix_error(error, place) for error in exc.errors(include_url=False))
 
 
-def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:
+def _make_type_error(name: str, value: Mapping[str, object]) -> PydanticCustomError:
     likely = "categorical" if "vals" in value else "const" if "val" in value else None
-    return problem(
+    return make_problem(
         f"missing 'type' in hyperparameter '{name}'",
-        "'type' says how its value is drawn",
+        "'type' selects the distribution",
         at="key",
         suggestion=f"type: {likely}" if likely else None,
         choices=HYPERPARAMETER_TYPES,
@@ -156,19 +162,19 @@ def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:
 def _misspelt_type(value: Mapping[str, object]) -> str | None:
     """Return the key that is a misspelt 'type', if the other keys look like a range."""
     for key in value:
-        rest = set(value) - {key}
-        if rest and rest <= _FIELDS and nearest(str(key), ["type"]):
+        other_keys = set(value) - {key}
+        if other_keys and other_keys <= _FIELDS and find_closest(str(key), ["type"]):
             return str(key)
     return None
 
 
-Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check)]
+Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check_hyperparameters)]
 
 
 def ranges(
     group: Mapping[str, object], place: Place = ()
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield every hyperparameter that has a type, with its place; names in sorted order."""
+    """Yield every hyperparameter that has a type, with its place, sorted by name."""
     for name in sorted(group):
         value = group[name]
         if isinstance(value, Mapping) and "type" in value:
@@ -182,10 +188,10 @@ def resolve_constants(
     *,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Return plain values: constants unchanged, ranges drawn once.
+    """Return plain values: constants unchanged, and one drawn value per range.
 
-    Names are processed in sorted order, those of a group at the group's position, so that a seed
-    always gives the same values.
+    Names are processed in sorted order within each group, so that a seed always gives the same
+    values.
 
     Args:
         hyperparameters: As in `ExperimentConfig.hyperparameters`.
@@ -194,32 +200,32 @@ def resolve_constants(
     Raises:
         ConfigError: If there are ranges and no seed.
     """
-    hyperparameters = _normal(hyperparameters)
-    drawn = [place for place, value in ranges(hyperparameters) if value["type"] != "const"]
-    if not drawn:
-        return _resolve(hyperparameters, None)
+    hyperparameters = _normalize_group(hyperparameters)
+    places = [place for place, value in ranges(hyperparameters) if value["type"] != "const"]
+    if not places:
+        return _resolve_group(hyperparameters, None)
     if seed is None:
         raise ConfigError(
-            f"hyperparameter '{dotted(drawn[0])}' is a range, not a value.\n"
-            "A value is drawn with the experiment's seed, and no seed was given.\n"
+            f"hyperparameter '{join_place(places[0])}' is a range, not a value.\n"
+            "Drawing a value requires the experiment's seed.\n"
             "Pass seed=config.reproducibility.experiment_seed."
         )
     from numpy.random import RandomState
 
-    return _resolve(hyperparameters, RandomState(seed))
+    return _resolve_group(hyperparameters, RandomState(seed))
 
 
-def _resolve(group: Mapping[str, object], random: RandomState | None) -> dict[str, Any]:
+def _resolve_group(group: Mapping[str, object], random: RandomState | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in sorted(group):
         value = group[name]
         if isinstance(value, Mapping):
-            value = _draw(value, random) if "type" in value else _resolve(value, random)
+            value = _draw_value(value, random) if "type" in value else _resolve_group(value, random)
         values[name] = value
     return {name: values[name] for name in group}
 
 
-def _draw(value: Mapping[str, Any], random: Any) -> Any:
+def _draw_value(value: Mapping[str, Any], random: Any) -> Any:
     kind = value["type"]
     if kind == "const":
         return value["val"]

@@ -1,4 +1,4 @@
-"""Find every mistake in a configuration, and explain it in the terms of the experiment file."""
+"""Find all mistakes in a configuration, and explain them in terms of the experiment file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from pydantic import BaseModel, ValidationError
 
 from detcore import builtin
-from detcore.config.entrypoint_check import entrypoint_mistakes
+from detcore.config.entrypoint_check import find_entrypoint_mistakes
 from detcore.config.experiment_config import RULES_LATER, TAGGED, ExperimentConfig
 from detcore.config.field_types import KIND_MARK, UNITS, Models
 from detcore.config.hyperparameters import HYPERPARAMETER_TYPES
@@ -19,21 +19,21 @@ from detcore.config.notices import find_remarks, format_notices
 from detcore.config.problems import (
     describe_value,
     did_you_mean,
-    nearest,
+    find_closest,
     repair_number,
 )
-from detcore.config.rules import Facts, broken_rules
+from detcore.config.rules import Facts, find_broken_rules
 from detcore.config.source_text import (
     Diagnostic,
     Label,
     Node,
     Place,
     Span,
-    dotted,
-    find,
+    find_node,
+    join_place,
     key_span,
-    mistake,
-    plain,
+    make_diagnostic,
+    unwrap_node,
 )
 from detcore.contract.values import JSONValue
 from detcore.masking import is_secret_key
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-# Upper bound on explained mistakes: fuzzy matching is slow.
+# Maximum number of explained mistakes, because fuzzy matching is slow.
 _MAX_EXPLAINED = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
 _VALID = re.compile(r"\b(an?) valid")
-# Of plugins; a class, or "module:Class" to be imported when it is used.
+# Models of plugins' settings by name: a class, or "module:Class", which is imported on use.
 NamedModels = Mapping[str, "type[BaseModel] | str | None"]
 SettingsModels = Mapping[str, NamedModels]  # by section
 
@@ -57,19 +57,19 @@ class LoadOptions(TypedDict, total=False):
     """The options of `load_config`, `load_mapping` and `load_text`.
 
     Attributes:
-        overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
-            ``--set``; other values are used unchanged.
-        environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
-            are settings, with YAML values (see `detcore.environment`).
-        required: Dotted names that must be given although they have defaults, such as
+        overrides: Settings from flags, by dotted name. A string is parsed as YAML, as for
+            ``--set``. Other values are used unchanged.
+        environment: Environment variables. Variables such as
+            ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES`` are settings with YAML values (see
+            `detcore.environment`).
+        required: Dotted names that are required although they have defaults, such as
             ``"entrypoint"``.
-        models: The names that are valid in the sections ``searcher``, ``checkpoint_storage`` and
-            ``launcher``, by section, each with the model of its settings: a class,
-            ``"module:Class"`` to be imported when the name is used, or None. Default of a section:
-            detcore's own names, and any other name with any settings.
-            `PluginManager.settings_models` returns those of all plugins.
-        code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
-            to skip this.
+        models: Valid names by section (``searcher``, ``checkpoint_storage`` and ``launcher``), with
+            the model of their settings: a class, ``"module:Class"``, which is imported on use, or
+            None. By default, built-in names are checked, and other names may have any settings.
+            `PluginManager.settings_models` returns the models of all plugins.
+        code_dir: Directory of the code, in which the entrypoint is looked up without running it;
+            None to skip this.
     """
 
     overrides: Mapping[str, object]
@@ -79,85 +79,89 @@ class LoadOptions(TypedDict, total=False):
     code_dir: Path | None
 
 
-def check(
+def check_config(
     root: Node, options: LoadOptions
 ) -> tuple[ExperimentConfig | None, list[Diagnostic], list[str]]:
     """Return the configuration, or None, its mistakes, and notices of settings without effect.
 
-    A misspelt name with a clear meaning is reported and then corrected, so that one mistake
-    neither hides others nor causes further reports. Of very many, only the first are explained.
-    The settings of flags and variables among `options` are in `root` already.
+    A misspelt name with a clear meaning is reported and then corrected, so that it neither hides
+    other mistakes nor causes further reports. Only the first mistakes are explained. `root` already
+    contains the settings of flags and variables in `options`.
     """
-    found: list[Diagnostic] = []
+    mistakes: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
             section: _plugin_models(root, section, options.get("models", {}).get(section))
             for section in TAGGED
         }
         explainer = _Explainer(root, models)
-        config, errors = _validate(root, models)
+        config, errors = _validate_config(root, models)
         reports = [
-            explainer.field(error, place)
+            explainer.explain_field_error(error, place)
             if number < _MAX_EXPLAINED
-            else mistake(explainer.key(place), f"{dotted(place)}: {error['msg']}")
+            else make_diagnostic(
+                explainer.locate_key(place), f"{join_place(place)}: {error['msg']}"
+            )
             for number, (place, error) in enumerate(errors)
         ]
-        mended = [
+        corrected = [
             report
             for (place, error), report in zip(errors, reports, strict=True)
-            if _mend(root, place, error, report.suggestion, explainer)
+            if _fix_misspelling(root, place, error, report.suggestion, explainer)
         ]
-        found += mended or reports
-        if not mended:
+        mistakes += corrected or reports
+        if not corrected:
             break
-    known = {place for place, _ in errors}
+    reported = {place for place, _ in errors}
     for name in options.get("required", ()):
         place: Place = (*name.split("."),)
-        if find(root, place) is None and place not in known:
-            found.append(explainer.missing(place))
+        if find_node(root, place) is None and place not in reported:
+            mistakes.append(explainer.explain_missing(place))
     bad = {place for place, error in errors if error["type"] not in ("extra_forbidden", "missing")}
-    data = plain(root)
+    data = unwrap_node(root)
     facts = Facts(data if isinstance(data, dict) else {}, bad)
-    broken = broken_rules(facts)
+    broken = find_broken_rules(facts)
     code_dir = options.get("code_dir")
     if code_dir is not None:
-        broken += entrypoint_mistakes(facts.get("entrypoint"), code_dir)
-    found += [explainer.problem(problem.context or {}, place) for place, problem in broken]
+        broken += find_entrypoint_mistakes(facts.get("entrypoint"), code_dir)
+    mistakes += [
+        explainer.explain_problem(problem.context or {}, place) for place, problem in broken
+    ]
     notices = format_notices(root, find_remarks(root, explainer.fields_at))
-    return (None if found else config), found, notices
+    return (None if mistakes else config), mistakes, notices
 
 
-def _plugin_models(root: Node, section: str, known: NamedModels | None) -> Models:
-    """Return models of settings; one given by name is imported only if the section has that tag."""
-    tags = [find(root, (section, *tag)) for tag in (("name",), ("type",), ())]
+def _plugin_models(root: Node, section: str, named: NamedModels | None) -> Models:
+    """Return models of settings. A ``"module:Class"`` is imported only if the section uses it."""
+    tags = [find_node(root, (section, *tag)) for tag in (("name",), ("type",), ())]
     used = [tag.value for tag in tags if tag is not None and isinstance(tag.value, str)]
-    if known is None:
-        known = {**dict.fromkeys(used), **built_in_models()[section]}
+    if named is None:
+        named = {**dict.fromkeys(used), **built_in_models()[section]}
     return {
         name: (pkgutil.resolve_name(model) if name in used else None)
         if isinstance(model, str)
         else model
-        for name, model in known.items()
+        for name, model in named.items()
     }
 
 
 def built_in_models() -> SettingsModels:
-    """Return the models of the settings of detcore's own plugin, by section."""
+    """Return the models of the settings of the built-in plugin, by section."""
     launcher = builtin.detcore_register_launcher()
     searchers, storage = builtin.detcore_register_searcher(), builtin.detcore_register_storage()
     return {
-        "searcher": {each.name: each.settings for each in searchers},
-        "checkpoint_storage": {each.name: each.settings for each in storage},
+        "searcher": {item.name: item.settings for item in searchers},
+        "checkpoint_storage": {item.name: item.settings for item in storage},
         "launcher": {launcher.name: launcher.settings},
     }
 
 
-def _validate(
+def _validate_config(
     root: Node, models: Mapping[str, Models]
 ) -> tuple[ExperimentConfig | None, list[tuple[Place, ErrorDetails]]]:
     context = {RULES_LATER: True, **{TAGGED[name].what: models[name] for name in TAGGED}}
     try:
-        return ExperimentConfig.model_validate(plain(root), context=context), []
+        return ExperimentConfig.model_validate(unwrap_node(root), context=context), []
     except ValidationError as exc:
         return None, [
             (tuple(part for part in error["loc"] if str(part)[:1] != KIND_MARK), error)
@@ -165,149 +169,155 @@ def _validate(
         ]
 
 
-def _mend(
-    root: Node, place: Place, error: ErrorDetails, meant: str | None, explainer: _Explainer
+def _fix_misspelling(
+    root: Node, place: Place, error: ErrorDetails, correction: str | None, explainer: _Explainer
 ) -> bool:
-    """Correct a clear misspelling in `root`; return whether it was one."""
-    own = error.get("ctx", {}) if error["type"] == "detcore" else {}
-    parent = find(root, place[:-1])
+    """Correct a clear misspelling in `root`, and return whether it was a misspelling."""
+    context = error.get("ctx", {}) if error["type"] == "detcore" else {}
+    parent = find_node(root, place[:-1])
     old = parent.entries.get(str(place[-1])) if parent is not None and place else None
-    if parent is None or old is None or meant is None:
+    if parent is None or old is None or correction is None:
         return False
-    is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith(
+    is_unknown = error["type"] == "extra_forbidden" or context.get("text", "").startswith(
         ("unknown key", "unknown unit")
     )
     valid = explainer.valid_names(place[:-1])
-    if is_unknown and meant not in parent.entries and (not valid or meant in valid):
-        parent.value = {meant if key == place[-1] else key: n for key, n in parent.entries.items()}
+    if is_unknown and correction not in parent.entries and (not valid or correction in valid):
+        parent.value = {
+            correction if key == place[-1] else key: n for key, n in parent.entries.items()
+        }
         return True
-    if place[-1] in _TAGS and meant in own.get("choices", ()):
-        old.value = meant
+    if place[-1] in _TAGS and correction in context.get("choices", ()):
+        old.value = correction
         return True
     return False
 
 
 class _Explainer:
-    """Turns mistakes in a configuration into diagnostics, with the models of plugins' settings."""
+    """Converts mistakes in a configuration to diagnostics."""
 
     def __init__(self, root: Node, plugins: Mapping[str, Models]) -> None:
         self._root = root
         self._plugins = plugins
 
-    def key(self, place: Place) -> Span:
-        """Return the position of a key, of the nearest one above it, or of the top of the file."""
+    def locate_key(self, place: Place) -> Span:
+        """Return the position of a key, of its nearest parent, or of the top of the file."""
         top = self._root.span
-        return key_span(self._root, place) or top.source.span(top.line, top.column)
+        return key_span(self._root, place) or top.source.make_span(top.line, top.column)
 
-    def value(self, place: Place) -> Span:
-        """Return the position of a value; if it is empty or missing, of its key."""
-        node = find(self._root, place)
-        return self.key(place) if node is None or node.span.is_empty else node.span
+    def locate_value(self, place: Place) -> Span:
+        """Return the position of a value, or of its key if the value is empty or missing."""
+        node = find_node(self._root, place)
+        return self.locate_key(place) if node is None or node.span.is_empty else node.span
 
-    def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
-        """Explain one of pydantic's errors."""
+    def explain_field_error(self, error: ErrorDetails, place: Place) -> Diagnostic:
+        """Explain an error of pydantic."""
         kind, context = error["type"], error.get("ctx", {})
         if kind == "detcore":
-            return self.problem(context, place)
+            return self.explain_problem(context, place)
         if kind == "extra_forbidden":
-            return self._unknown(place)
+            return self._explain_unknown(place)
         if kind == "missing":
-            return self.missing(place)
-        node = find(self._root, place)
-        value = None if node is None else plain(node)
-        is_secret = is_secret_key(dotted(place))
+            return self.explain_missing(place)
+        node = find_node(self._root, place)
+        value = None if node is None else unwrap_node(node)
+        is_secret = is_secret_key(join_place(place))
         message, label, suggestion = _wrong_value(error, value, is_secret=is_secret)
         if node is not None and node.span.is_empty:
-            label = "nothing is written here"
+            label = "no value here"
         message, *advice = message.split("\n")
-        return mistake(
-            self.value(place),
-            f"{dotted(place)}: {message}",
+        return make_diagnostic(
+            self.locate_value(place),
+            f"{join_place(place)}: {message}",
             label or did_you_mean(suggestion),
-            help=advice or self._about(place),
+            help=advice or self._describe_field(place),
             suggestion=suggestion,
         )
 
-    def problem(self, context: Mapping[str, Any], place: Place) -> Diagnostic:
+    def explain_problem(self, context: Mapping[str, Any], place: Place) -> Diagnostic:
         """Explain an error that `detcore.config.problems.problem` made."""
         text, suggestion = context["text"], context["suggestion"]
         valid = [f"valid: {', '.join(context['choices'])}"] if context["choices"] else []
-        return mistake(
-            self.key(place) if context["at"] == "key" else self.value(place),
-            f"{dotted(place)}: {text}" if text.startswith("expected") else text,
+        return make_diagnostic(
+            self.locate_key(place) if context["at"] == "key" else self.locate_value(place),
+            f"{join_place(place)}: {text}" if text.startswith("expected") else text,
             context["label"] or did_you_mean(suggestion),
             also=[
-                Label(self.key(where) if at == "key" else self.value(where), words)
+                Label(self.locate_key(where) if at == "key" else self.locate_value(where), words)
                 for where, words, at in context["also"]
-                if find(self._root, where) is not None
+                if find_node(self._root, where) is not None
             ],
             help=[*valid, *context["help"]],
             suggestion=suggestion,
         )
 
-    def missing(self, place: Place) -> Diagnostic:
+    def explain_missing(self, place: Place) -> Diagnostic:
         """Explain that a key is missing."""
         name, parent = str(place[-1]), place[:-1]
-        message = f"'{name}' is missing in {self._section(parent)}"
-        return mistake(self.key(parent), message, f"no '{name}' here", help=self._about(place))
+        message = f"'{name}' is missing in {self._describe_section(parent)}"
+        return make_diagnostic(
+            self.locate_key(parent), message, f"no '{name}' here", help=self._describe_field(place)
+        )
 
-    def _unknown(self, place: Place) -> Diagnostic:
+    def _explain_unknown(self, place: Place) -> Diagnostic:
         name, parent = str(place[-1]), place[:-1]
         valid = self.valid_names(parent)
-        given = find(self._root, parent)
-        absent = [each for each in valid if given is None or each not in given.entries]
-        near = nearest(name, absent) or self._home_of(name) or nearest(name, valid)
-        where = f" in {self._section(parent)}" if parent else " at the top level"
-        return mistake(
-            self.key(place),
+        section = find_node(self._root, parent)
+        absent = [key for key in valid if section is None or key not in section.entries]
+        near = find_closest(name, absent) or self._find_home(name) or find_closest(name, valid)
+        where = f" in {self._describe_section(parent)}" if parent else " at the top level"
+        return make_diagnostic(
+            self.locate_key(place),
             f"unknown key '{name}'{where}",
             did_you_mean(near) or "no such key",
             help=[] if near else [f"valid here: {', '.join(valid)}"],
             suggestion=near,
         )
 
-    def _section(self, place: Place) -> str:
-        """Name a section, with its kind if that decides which keys are valid."""
+    def _describe_section(self, place: Place) -> str:
+        """Describe a section, with its kind if the kind determines the valid keys."""
         if not place:
             return "the experiment file"
         for tag in _TAGS:
-            kind = find(self._root, (*place, tag))
-            is_tag = dotted(place) in TAGGED or (tag == "type" and place[0] == "hyperparameters")
+            kind = find_node(self._root, (*place, tag))
+            is_tag = join_place(place) in TAGGED or (
+                tag == "type" and place[0] == "hyperparameters"
+            )
             if is_tag and kind is not None and isinstance(kind.value, str):
-                return f"{dotted(place)} ({tag}: {kind.value})"
-        return f"'{dotted(place)}'"
+                return f"{join_place(place)} ({tag}: {kind.value})"
+        return f"'{join_place(place)}'"
 
     def valid_names(self, place: Place) -> list[str]:
-        """Return the names that a mapping at `place` may have; empty if any name is valid."""
+        """Return the valid names in a mapping at `place`, or an empty list if all are valid."""
         if fields := self.fields_at(place):
             return list(fields)
         return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
 
-    def _about(self, place: Place) -> list[str]:
+    def _describe_field(self, place: Place) -> list[str]:
         info = self.fields_at(place[:-1]).get(str(place[-1])) if place else None
         return [f"{place[-1]}: {info.description}"] if info and info.description else []
 
     def fields_at(self, place: Place) -> Mapping[str, FieldInfo]:
-        """Return the fields of the section at `place`; the text selects among several kinds."""
+        """Return the fields of the section at `place`, which may depend on the configuration."""
         if place and place[0] == "hyperparameters":
-            kind = HYPERPARAMETER_TYPES.get(self._text((*place, "type")))
+            kind = HYPERPARAMETER_TYPES.get(self._read_string((*place, "type")))
             return {} if kind is None else kind.model_fields
         fields: Mapping[str, FieldInfo] = ExperimentConfig.model_fields
         for depth, element in enumerate(place):
             if depth == 0 and (tagged := TAGGED.get(str(element))):
-                name = self._text((element, tagged.tag)) or self._text((element,))
+                name = self._read_string((element, tagged.tag)) or self._read_string((element,))
                 plugin = self._plugins[str(element)].get(name)
-                own = {} if plugin is None else plugin.model_fields
-                fields = {**own, **tagged.model.model_fields}
+                plugin_fields = {} if plugin is None else plugin.model_fields
+                fields = {**plugin_fields, **tagged.model.model_fields}
             elif isinstance(element, str):  # an item has the same fields as its list
                 info = fields.get(element)
                 fields = {} if info is None else getattr(info.annotation, "model_fields", {})
         return fields
 
-    def _home_of(self, name: str) -> str | None:
-        """Return the place where a key belongs that is invalid where it was found."""
+    def _find_home(self, name: str) -> str | None:
+        """Return the place where an invalid key would be valid."""
         homes = [
-            dotted((*place, name))
+            join_place((*place, name))
             for place in ((), *((section,) for section in ExperimentConfig.model_fields))
             if name in self.fields_at(place)
         ]
@@ -315,15 +325,15 @@ class _Explainer:
             homes.append(f"hyperparameters.{name}")
         return next(iter(homes), None)
 
-    def _text(self, place: Place) -> str:
-        node = find(self._root, place)
+    def _read_string(self, place: Place) -> str:
+        node = find_node(self._root, place)
         return node.value if node is not None and isinstance(node.value, str) else ""
 
 
 def _wrong_value(
     error: ErrorDetails, value: JSONValue, *, is_secret: bool
 ) -> tuple[str, str, str | None]:
-    """Return the message, the text under the place, and the probable intention."""
+    """Return the message, the label, and the suggestion for a wrong value."""
     if error["type"] in ("string_too_short", "too_short") and not value:
         return "expected a value that is not empty", "this is empty", None
     message = error["msg"].removeprefix("Value error, ")
@@ -338,24 +348,24 @@ def _wrong_value(
         words = f"a value {words}"
     if is_secret:
         return f"expected {words} (value not shown)", "", None
-    label, suggestion = _repair(error, value)
+    label, suggestion = _suggest_repair(error, value)
     return f"expected {words}, got {describe_value(value)}", label, suggestion
 
 
-def _repair(error: ErrorDetails, value: JSONValue) -> tuple[str, str | None]:
-    """Return the text under a value of the wrong type, and the probable intention."""
+def _suggest_repair(error: ErrorDetails, value: JSONValue) -> tuple[str, str | None]:
+    """Return the label and the suggestion for a value of the wrong type."""
     kind, is_text, is_bool = error["type"], isinstance(value, str), isinstance(value, bool)
     if kind in ("int_type", "int_from_float", "float_type"):
         return repair_number(value, float if kind == "float_type" else int)
     if kind == "literal_error" and is_text:
-        return "", nearest(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        return "", find_closest(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     if kind == "bool_type" and isinstance(value, (str, int)):
-        meant = nearest(value, ["true", "false"]) if isinstance(value, str) else None
-        meant = {0: "false", 1: "true"}.get(value, meant) if isinstance(value, int) else meant
-        return (f"write {meant}" if meant else ""), meant
+        boolean = find_closest(value, ["true", "false"]) if isinstance(value, str) else None
+        boolean = {0: "false", 1: "true"}.get(value) if isinstance(value, int) else boolean
+        return (f"write {boolean}" if boolean else ""), boolean
     if kind == "string_type" and isinstance(value, (int, float)):
         quoted = f'"{str(value).lower() if is_bool else value}"'
         return f"put it in quotes: {quoted}", quoted
     if kind == "list_type" and isinstance(value, (str, int, float)) and not is_bool:
-        return f"for a list of one, write [{value}]", f"[{value}]"
+        return f"for a list with one element, write [{value}]", f"[{value}]"
     return "", None

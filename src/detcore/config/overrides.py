@@ -1,4 +1,4 @@
-"""Apply settings from flags and environment variables on top of the file."""
+"""Apply settings from flags and environment variables to the experiment file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from detcore.config.field_types import UNITS
 from detcore.config.rules import LENGTHS
-from detcore.config.source_text import Diagnostic, Node, Place, Source, Span, find, mistake, put
-from detcore.config.yaml_reader import MAX_DEPTH, half_a_character, read_yaml
+from detcore.config.source_text import (
+    Diagnostic,
+    Node,
+    Place,
+    Source,
+    Span,
+    find_node,
+    make_diagnostic,
+    set_node,
+)
+from detcore.config.yaml_reader import MAX_DEPTH, check_surrogates, read_yaml
 from detcore.contract.errors import ConfigError
 
 VARIABLE_PREFIX = "DETCORE_CONFIG__"
@@ -19,13 +28,13 @@ Override = tuple[Names, Node]
 
 
 def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
-    """Parse the texts of ``--set`` flags into the `overrides` of `load_config`.
+    """Parse the values of ``--set`` flags into the `overrides` of `load_config`.
 
     Args:
-        flags: Texts such as ``"searcher.max_length.batches=10"``. The last one of a name is used.
+        flags: Strings such as ``"searcher.max_length.batches=10"``. The last value of a name wins.
 
     Raises:
-        ConfigError: If a text has no ``=``.
+        ConfigError: If a string has no ``=``.
     """
     overrides: dict[str, object] = {}
     for flag in flags:
@@ -34,7 +43,7 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
             raise ConfigError(
                 f"--set {name}: expected NAME=VALUE.\n"
                 "A flag sets one field by its dotted name.\n"
-                "Write it like --set searcher.max_length.batches=10"
+                "Example: --set searcher.max_length.batches=10"
             )
         overrides.pop(name.strip(), None)
         overrides[name.strip()] = value
@@ -44,51 +53,51 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
 def read_overrides(
     overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[list[Override], list[Diagnostic]]:
-    """Read the settings of flags and of variables, those with lower precedence first."""
+    """Read the settings of variables and flags, settings with lower precedence first."""
     variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
     ordered = sorted(variables.items())
-    read, found = _read("environment", "__", ordered, offset=len(VARIABLE_PREFIX))
-    more, also_found = _read("--set", ".", list(overrides.items()), offset=0)
-    return read + more, found + also_found
+    low, low_mistakes = _read_group("environment", "__", ordered, offset=len(VARIABLE_PREFIX))
+    high, high_mistakes = _read_group("--set", ".", list(overrides.items()), offset=0)
+    return low + high, low_mistakes + high_mistakes
 
 
-def _read(
+def _read_group(
     name: str, separator: str, settings: Sequence[tuple[str, object]], *, offset: int
 ) -> tuple[list[Override], list[Diagnostic]]:
-    texts = [(key, _text(value)) for key, value in settings]
+    texts = [(key, _format_value(value)) for key, value in settings]
     lines = (*(line for key, value in texts for line in f"{key}={value}".split("\n")),)
     source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=lines)
-    read: list[Override] = []
-    found: list[Diagnostic] = []
+    group: list[Override] = []
+    mistakes: list[Diagnostic] = []
     line = 0
     for key, value in texts:
-        names = _names(key, separator, source, line, offset)
+        names = _split_name(key, separator, source, line, offset)
         if bad := list(_bad_names(names)):
-            found += bad
+            mistakes += bad
         else:
             column = len(key) + 1
             node, bad = read_yaml(value, source, line=line, column=column)
-            found += bad
+            mistakes += bad
             if node is None and not bad:
-                node = Node(None, source.span(line, column, len(value)))
+                node = Node(None, source.make_span(line, column, len(value)))
             if node is not None:
-                read.append((names, node))
+                group.append((names, node))
         line += f"{key}={value}".count("\n") + 1
-    return read, found
+    return group, mistakes
 
 
 def _bad_names(names: Names) -> Iterator[Diagnostic]:
     empty = [span for name, span in names if not name]
     if empty:
-        yield mistake(empty[0], "an empty name")
+        yield make_diagnostic(empty[0], "an empty name")
     elif len(names) > MAX_DEPTH:
         message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
-        yield mistake(names[MAX_DEPTH][1], message)
+        yield make_diagnostic(names[MAX_DEPTH][1], message)
     else:
-        yield from filter(None, (half_a_character(name, span) for name, span in names))
+        yield from filter(None, (check_surrogates(name, span) for name, span in names))
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a value as YAML.
 
     Raises:
@@ -105,50 +114,50 @@ def _text(value: object) -> str:
         ) from error
 
 
-def _names(key: str, separator: str, source: Source, line: int, offset: int) -> Names:
+def _split_name(key: str, separator: str, source: Source, line: int, offset: int) -> Names:
     names: list[tuple[str, Span]] = []
     for segment in key[offset:].split(separator):
-        names.append((segment, source.span(line, offset, len(segment))))
+        names.append((segment, source.make_span(line, offset, len(segment))))
         offset += len(segment) + len(separator)
     return names
 
 
-def lay_over(root: Node, override: Override) -> Diagnostic | None:
+def apply_override(root: Node, override: Override) -> Diagnostic | None:
     """Apply one setting to `root`, or return a diagnostic if the setting is wrong."""
     names, node = override
     ignore_case = node.span.source.kind == "environment"
     place: Place = ()
     for name, span in names:
-        current = find(root, place)
+        current = find_node(root, place)
         if current is not None and isinstance(current.value, list):
             if not name.isdigit() or int(name) >= len(current.value):
                 return _no_item(name, span, len(current.value))
             place = (*place, int(name))
         else:
-            place = (*place, _spelling(name, current) if ignore_case else name)
+            place = (*place, _match_case(name, current) if ignore_case else name)
     keys = [span for _, span in names]
     if place[:-1] in LENGTHS and place[-1] in UNITS:
-        # A length has one unit: the new one replaces the unit in the file.
+        # A length has one unit. The new unit replaces the unit in the file.
         node.key = keys.pop()
         node = Node({str(place[-1]): node}, node.key)
         place = place[:-1]
-    name_of = find(root, (*place, "name")) if place == _LAUNCHER else None
-    if name_of is None or name_of.value != node.value:  # else its section is there already
-        put(root, place, node, keys)
+    name_of = find_node(root, (*place, "name")) if place == _LAUNCHER else None
+    if name_of is None or name_of.value != node.value:  # keeps the section of this launcher
+        set_node(root, place, node, keys)
     return None
 
 
-def _spelling(name: str, current: Node | None) -> str:
+def _match_case(name: str, current: Node | None) -> str:
     """Return the spelling in the file of a variable's name, which is usually in capitals."""
-    known = {} if current is None else current.entries
-    if name in known:
+    entries = {} if current is None else current.entries
+    if name in entries:
         return name
-    same = [key for key in known if key.lower() == name.lower()]
+    same = [key for key in entries if key.lower() == name.lower()]
     return same[0] if len(same) == 1 else name.lower()
 
 
 def _no_item(name: str, span: Span, count: int) -> Diagnostic:
-    return mistake(
+    return make_diagnostic(
         span,
         f"no item '{name}' in a list of {count}",
         f"expected 0 to {count - 1}" if count else "the list is empty",

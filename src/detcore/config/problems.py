@@ -1,4 +1,4 @@
-"""Describe a wrong value: errors of models with the details of a report, and near names."""
+"""Errors of wrong values with details for the report, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-# A location and an error: our own, or the name of one that pydantic knows with its details.
+# A location and an error: a detcore error, a pydantic error, or the name of a pydantic error.
 Problem = tuple[Place, "PydanticCustomError | PydanticKnownError | str"]
 OwnProblem = tuple[Place, PydanticCustomError]
 
 
 class Mention(NamedTuple):
-    """Another place that is involved in a mistake: from the top of the file, and a text for it."""
+    """A related place of a mistake, as a path from the top of the file, with a label."""
 
     place: Place
     text: str = ""
@@ -37,13 +37,13 @@ class Mention(NamedTuple):
 
 
 class Details(TypedDict, total=False):
-    """Details of a mistake, for `problem`.
+    """Details of a mistake, for `make_problem`.
 
     Attributes:
         suggestion: The most likely correction.
         choices: All valid values.
         at: Whether the key or the value is the position.
-        also: Related places; those that are not in the text are left out of the report.
+        also: Related places. Places that are not in the file are left out of the report.
         help: Further lines.
     """
 
@@ -54,8 +54,8 @@ class Details(TypedDict, total=False):
     help: Iterable[str]
 
 
-def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
-    """Return an error that carries the text under its position, and `Details`, for a report."""
+def make_problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
+    """Return an error that contains the label and the `Details` for the report."""
     none: Details = {
         "suggestion": None, "at": "value", "choices": (), "also": (), "help": ()
     }  # fmt: skip
@@ -63,13 +63,15 @@ def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticC
     return PydanticCustomError("detcore", "{text}", context)
 
 
-def problem_at(place: Place, text: str, label: str = "", **details: Unpack[Details]) -> OwnProblem:
-    """Return `problem` with its place in the file."""
-    return place, problem(text, label, **details)
+def make_problem_at(
+    place: Place, text: str, label: str = "", **details: Unpack[Details]
+) -> OwnProblem:
+    """Return `make_problem` with its place in the file."""
+    return place, make_problem(text, label, **details)
 
 
 def raise_problems(title: str, problems: Sequence[Problem]) -> None:
-    """Raise one pydantic error for all of `problems`, if there are any."""
+    """Raise one pydantic error for all `problems`, if there are any."""
     if problems:
         details = [
             InitErrorDetails(type=error.type, loc=loc, input=None, ctx=dict(error.context or {}))
@@ -80,8 +82,8 @@ def raise_problems(title: str, problems: Sequence[Problem]) -> None:
         raise ValidationError.from_exception_data(title, details, hide_input=True)
 
 
-def again(error: ErrorDetails, place: Place = ()) -> Problem:
-    """Return an error that pydantic reported, to be raised again with `place` as a prefix."""
+def prefix_error(error: ErrorDetails, place: Place = ()) -> Problem:
+    """Return a pydantic error whose location has `place` as a prefix."""
     context = error.get("ctx") or {}
     loc = (*place, *error["loc"])
     if error["type"] == "detcore":
@@ -89,11 +91,11 @@ def again(error: ErrorDetails, place: Place = ()) -> Problem:
     try:
         return loc, PydanticKnownError(error["type"], context or None)  # type: ignore[arg-type]  # any
     except (KeyError, TypeError):  # an error that a plugin defined
-        return loc, problem(str(error["msg"]))
+        return loc, make_problem(str(error["msg"]))
 
 
 def describe_value(value: object) -> str:
-    """Name a value in the terms of the file's author."""
+    """Describe a value in terms of the experiment file."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -109,7 +111,7 @@ def describe_value(value: object) -> str:
 
 
 def repair_number(value: object, parse: type[int] | type[float]) -> tuple[str, str | None]:
-    """Return a text for under a value that is no number, and the probable intention."""
+    """Return the label and the suggestion for a value that is not a number."""
     if isinstance(value, str):
         text = value.strip()
         with contextlib.suppress(ValueError):
@@ -121,11 +123,11 @@ def repair_number(value: object, parse: type[int] | type[float]) -> tuple[str, s
 
 
 def did_you_mean(suggestion: str | None) -> str:
-    """Return the question for a suggestion, or an empty text."""
+    """Return a question with the suggestion, or an empty string."""
     return f"did you mean '{suggestion}'?" if suggestion else ""
 
 
-# Words of other tools and of the earlier system, by the name here.
+# Names in other tools and in the earlier system, by detcore's name.
 _OTHER_WORDS = {
     word: name
     for name, words in {
@@ -161,14 +163,14 @@ _OTHER_WORDS = {
 }
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the most likely choice, or None if none is near.
+def find_closest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the most similar choice, or None if no choice is similar.
 
-    >>> nearest("schedulin_unit", ["scheduling_unit", "searcher"])
+    >>> find_closest("schedulin_unit", ["scheduling_unit", "searcher"])
     'scheduling_unit'
-    >>> nearest("mount", ["bind_mounts", "environment"])
+    >>> find_closest("mount", ["bind_mounts", "environment"])
     'bind_mounts'
-    >>> nearest("banana", ["max_length", "max_trials"]) is None
+    >>> find_closest("banana", ["max_length", "max_trials"]) is None
     True
     """
     valid = list(choices)

@@ -10,35 +10,35 @@ from detcore.config.source_text import Diagnostic, Label, Source, Span
 from detcore.masking import hide_lines
 
 _WIDTH = 100
-_LONG = 160  # longer lines are cut to the part around the marked positions
+_LONG = 160  # longer lines are reduced to the part around the marked positions
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _Marked = tuple[Label, str]  # and the character that underlines it
 
 
-def render(diagnostics: Sequence[Diagnostic], *, secrets: Iterable[Span] = ()) -> str:
+def render_report(diagnostics: Sequence[Diagnostic], *, secrets: Iterable[Span] = ()) -> str:
     """Return a report: every mistake with its line, exact position, and suggestion.
 
     Args:
-        diagnostics: The mistakes, in the order to print.
-        secrets: Spans to mask, in addition to values whose names look secret.
+        diagnostics: The mistakes in the order to print them.
+        secrets: Spans to mask, in addition to values with secret names.
     """
     spans: dict[Source, list[tuple[int, int, int, int]]] = {}
-    for found in diagnostics:
-        for label in (found.primary, *found.secondary):
+    for item in diagnostics:
+        for label in (item.primary, *item.secondary):
             spans.setdefault(label.span.source, [])
     for span in secrets:
         where = (span.line, span.column, span.end_line, span.end_column)
         spans.setdefault(span.source, []).append(where)
-    shown = {source: [*hide_lines(source.lines, spans[source]), ""] for source in spans}
-    return "\n\n".join(_block(found, shown) for found in diagnostics)
+    lines = {source: [*hide_lines(source.lines, spans[source]), ""] for source in spans}
+    return "\n\n".join(_render_block(item, lines) for item in diagnostics)
 
 
-def _block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
+def _render_block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
     here = found.primary.span.source
     place = f"{found.line}:{found.column}:" if here.lines else ""  # none in an unreadable file
     labels = [(found.primary, "^"), *((label, "-") for label in found.secondary)]
     margin = " " * len(str(max(label.span.line + 1 for label, _ in labels)))
-    rows = [_clean(f"{found.source_name}:{place} error: {found.message}")]
+    rows = [_clean_text(f"{found.source_name}:{place} error: {found.message}")]
     if here.lines:
         rows.append(f"{margin} |")
         for source in dict.fromkeys(label.span.source for label, _ in labels):
@@ -46,18 +46,21 @@ def _block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
             if source is not here:
                 span = marked[0][0].span
                 rows.append(f"{margin} ::: {source.name}:{span.line + 1}:{span.column + 1}")
-            rows += _excerpt(shown[source], marked, margin)
+            rows += _render_excerpt(shown[source], marked, margin)
         if found.help:
             rows.append(f"{margin} |")
     for text in found.help:
         rows += textwrap.wrap(
-            _clean(text), _WIDTH, initial_indent=f"{margin} = ", subsequent_indent=f"{margin}   "
+            _clean_text(text),
+            _WIDTH,
+            initial_indent=f"{margin} = ",
+            subsequent_indent=f"{margin}   ",
         )
     return "\n".join(rows)
 
 
-def _excerpt(lines: Sequence[str], labels: Sequence[_Marked], margin: str) -> list[str]:
-    """Return the lines of some labels, each with underlines and texts below it."""
+def _render_excerpt(lines: Sequence[str], labels: Sequence[_Marked], margin: str) -> list[str]:
+    """Return the lines with labels, each with underlines and texts below it."""
     rows: list[str] = []
     last, start = -1, 0
     for label, mark in sorted(labels, key=lambda item: (item[0].span.line, item[0].span.column)):
@@ -67,21 +70,21 @@ def _excerpt(lines: Sequence[str], labels: Sequence[_Marked], margin: str) -> li
             if last >= 0 and number > last + 1:
                 rows.append("...")
             start = max(0, column - 40) if len(text) > _LONG else 0
-            shown = _clean(text[start : start + _LONG])
-            rows.append(f"{number + 1:>{len(margin)}} | {shown}".rstrip())
+            excerpt = _clean_text(text[start : start + _LONG])
+            rows.append(f"{number + 1:>{len(margin)}} | {excerpt}".rstrip())
             last = number
-        width = _width(text[column : column + min(label.span.width, _WIDTH)].rstrip()) or 1
-        underline = " " * _width(text[start:column]) + mark * width
+        width = _measure_cells(text[column : column + min(label.span.width, _WIDTH)].rstrip()) or 1
+        underline = " " * _measure_cells(text[start:column]) + mark * width
         rows.append(f"{margin} | {underline} {label.text}".rstrip())
     return rows
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\t", "    "))
 
 
-def _width(text: str) -> int:
+def _measure_cells(text: str) -> int:
     """Return the number of terminal columns of a text."""
     from rich.cells import cell_len
 
-    return cell_len(_clean(text))
+    return cell_len(_clean_text(text))

@@ -1,4 +1,4 @@
-"""Check rules between fields; invalid fields are hidden from them, so no mistake repeats."""
+"""Check rules between fields. Invalid fields are hidden from the rules, so no mistake repeats."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from detcore.config.problems import (
     Mention,
     OwnProblem,
     describe_value,
-    problem_at,
+    make_problem_at,
     repair_number,
 )
-from detcore.config.source_text import Place, dotted
+from detcore.config.source_text import Place, join_place
 from detcore.contract.values import TrialSettings
 
 LENGTHS: tuple[Place, ...] = (
@@ -28,7 +28,7 @@ _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 
 
 class Facts:
-    """The configuration as written, without fields that are invalid by themselves."""
+    """The configuration as written, without invalid fields."""
 
     def __init__(self, data: Mapping[str, object], bad: Iterable[Place] = ()) -> None:
         self._data = data
@@ -45,28 +45,28 @@ class Facts:
         return default if value is None else value
 
     def is_bad(self, place: Place) -> bool:
-        """Return whether anything at `place` or above it is invalid."""
+        """Return whether a value at `place` or above it is invalid."""
         return any(place[:depth] in self._bad for depth in range(len(place) + 1))
 
-    def number(self, *place: str | int) -> Any:
+    def get_number(self, *place: str | int) -> Any:
         """Return the number at `place`, or None."""
         value = self.get(*place)
         return None if isinstance(value, bool) or not isinstance(value, (int, float)) else value
 
-    def section(self, *place: str | int) -> Mapping[str, object]:
-        """Return the mapping at `place`, or an empty one."""
+    def get_section(self, *place: str | int) -> Mapping[str, object]:
+        """Return the mapping at `place`, or an empty mapping."""
         value = self.get(*place)
         return value if isinstance(value, Mapping) else {}
 
 
-def broken_rules(facts: Facts) -> list[OwnProblem]:
-    """Return every rule that the configuration breaks, at the place to correct most likely."""
+def find_broken_rules(facts: Facts) -> list[OwnProblem]:
+    """Return every broken rule, with the place that most likely needs a correction."""
     return [broken for rule in _RULES for broken in rule(facts)]
 
 
 def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
-    for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
-        low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
+    for place, value in ranges(facts.get_section("hyperparameters"), ("hyperparameters",)):
+        low, high = facts.get_number(*place, "minval"), facts.get_number(*place, "maxval")
         if low is None or high is None:
             continue
         first, last = Mention((*place, "minval"), "minval"), Mention((*place, "maxval"), "maxval")
@@ -74,14 +74,14 @@ def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
             one = "for one value, use {type: const, val: …}"
             message = f"minval must be less than maxval, and {low} is not less than {high}"
             hint = "exchange them" if low > high else one
-            yield problem_at(first.place, message, first.text, also=[last], help=[hint])
+            yield make_problem_at(first.place, message, first.text, also=[last], help=[hint])
         elif value["type"] == "int" and not -_INT64 <= low < high < _INT64:
             message = "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1"
-            yield problem_at(last.place, message, last.text, also=[first])
-        elif not _is_finite(value["type"], low, high, facts.number(*place, "base") or 10):
+            yield make_problem_at(last.place, message, last.text, also=[first])
+        elif not _is_finite(value["type"], low, high, facts.get_number(*place, "base") or 10):
             message = "the range goes beyond the largest number, 1.8e308"
             hint = "minval and maxval are exponents" if value["type"] == "log" else ""
-            yield problem_at(
+            yield make_problem_at(
                 last.place, message, last.text, also=[first], help=[hint] if hint else []
             )
 
@@ -100,32 +100,32 @@ def _is_finite(kind: str, low: float, high: float, base: float) -> bool:
 def _grid_needs_counts(facts: Facts) -> Iterator[OwnProblem]:
     if facts.get("searcher", "name") != "grid":
         return
-    for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
+    for place, value in ranges(facts.get_section("hyperparameters"), ("hyperparameters",)):
         if value["type"] in _NUMBERS and "count" not in value and not facts.is_bad(place):
-            yield problem_at(
+            yield make_problem_at(
                 place,
-                f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
+                f"hyperparameter '{join_place(place[1:])}' needs 'count' in a grid search",
                 "no 'count' here",
                 at="key",
                 also=[Mention(("searcher", "name"), "the grid")],
-                help=["count is how many points of the range the grid takes"],
+                help=["count is the number of grid points in the range"],
                 suggestion="count",
             )
 
 
 def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
-    begin = facts.number("profiling", "begin_on_batch") or 0
-    end = facts.number("profiling", "end_after_batch")
+    begin = facts.get_number("profiling", "begin_on_batch") or 0
+    end = facts.get_number("profiling", "end_after_batch")
     if end is not None and begin > end:
         message = f"profiling ends after batch {end}, before it begins on batch {begin}"
         also = [Mention(("profiling", "begin_on_batch"), "begins")]
-        yield problem_at(("profiling", "end_after_batch"), message, "ends", also=also)
+        yield make_problem_at(("profiling", "end_after_batch"), message, "ends", also=also)
 
 
 def _one_source(facts: Facts) -> Iterator[OwnProblem]:
     first, second = "source_trial_id", "source_checkpoint_uuid"
     if all(facts.get("searcher", name) is not None for name in (first, second)):
-        yield problem_at(
+        yield make_problem_at(
             ("searcher", second),
             f"'{first}' and '{second}' are both given",
             "one starting point",
@@ -136,27 +136,27 @@ def _one_source(facts: Facts) -> Iterator[OwnProblem]:
 
 
 def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
-    has_size = "global_batch_size" in facts.section("hyperparameters")
+    has_size = "global_batch_size" in facts.get_section("hyperparameters")
     if has_size or facts.is_bad(("hyperparameters",)):
         return
-    per_epoch = facts.number("records_per_epoch") or 0
+    per_epoch = facts.get_number("records_per_epoch") or 0
     units = {
         place: unit
         for place in LENGTHS
         for unit in ("records", "epochs")
-        if facts.number(*place, unit) and (unit == "records" or per_epoch)
+        if facts.get_number(*place, unit) and (unit == "records" or per_epoch)
     }
     if not units:
         return
     names = " and ".join(dict.fromkeys(units.values()))
     lengths = [
-        Mention((*place, unit), f"{unit} cannot be turned into batches without it", "key")
+        Mention((*place, unit), f"{unit} cannot be converted to batches without it", "key")
         for place, unit in units.items()
     ]
     if facts.get("hyperparameters") is not None:
         here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
         lengths.insert(0, here)
-    yield problem_at(
+    yield make_problem_at(
         lengths[0].place,
         f"a length in {names} needs hyperparameters.global_batch_size",
         lengths[0].text,
@@ -168,51 +168,56 @@ def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
 
 
 def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
-    given = facts.get(*_BATCH_SIZE)
+    size = facts.get(*_BATCH_SIZE)
     at = _BATCH_SIZE
-    if isinstance(given, Mapping) and given.get("type") == "const":
-        given, at = given.get("val"), (*_BATCH_SIZE, "val")
-    if isinstance(given, Mapping) and TrialSettings.match_trial_class(facts.get("entrypoint")):
-        yield from _batch_sizes_fit(given)
-    if given is None or isinstance(given, Mapping) or facts.is_bad(at):
+    if isinstance(size, Mapping) and size.get("type") == "const":
+        size, at = size.get("val"), (*_BATCH_SIZE, "val")
+    if isinstance(size, Mapping) and TrialSettings.match_trial_class(facts.get("entrypoint")):
+        yield from _batch_sizes_fit(size)
+    if size is None or isinstance(size, Mapping) or facts.is_bad(at):
         return
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        label, suggestion = repair_number(given, int)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        label, suggestion = repair_number(size, int)
         text = "hyperparameters.global_batch_size: expected an integer, 1 or more, got "
-        yield problem_at(at, text + describe_value(given), label, suggestion=suggestion)
+        yield make_problem_at(at, text + describe_value(size), label, suggestion=suggestion)
         return
-    slots, records = facts.number("resources", "slots_per_trial"), facts.number("records_per_epoch")
-    if slots and given < slots:
-        message = f"global_batch_size {given} is less than slots_per_trial {slots}"
+    slots, records = (
+        facts.get_number("resources", "slots_per_trial"),
+        facts.get_number("records_per_epoch"),
+    )
+    if slots and size < slots:
+        message = f"global_batch_size {size} is less than slots_per_trial {slots}"
         words = "each slot needs at least one record per batch"
-        yield problem_at(at, message, also=[Mention(("resources", "slots_per_trial"), words)])
-    if records and given > records:
-        message = f"global_batch_size {given} is more than records_per_epoch {records}"
+        yield make_problem_at(at, message, also=[Mention(("resources", "slots_per_trial"), words)])
+    if records and size > records:
+        message = f"global_batch_size {size} is more than records_per_epoch {records}"
         also = [Mention(("records_per_epoch",), "not one full batch")]
-        yield problem_at(at, message, also=also)
+        yield make_problem_at(at, message, also=also)
 
 
 def _batch_sizes_fit(searched: Mapping[str, object]) -> Iterator[OwnProblem]:
-    """Yield the batch sizes that a search may choose and a trial class would refuse."""
+    """Yield batch sizes that a search may choose but a trial class would reject."""
     kind, values = searched.get("type"), searched.get("vals")
     text = "hyperparameters.global_batch_size: expected integers, 1 or more, got "
     if kind in ("double", "log", "loguniform"):
-        yield problem_at((*_BATCH_SIZE, "type"), f"{text}fractions", suggestion="int")
+        yield make_problem_at((*_BATCH_SIZE, "type"), f"{text}fractions", suggestion="int")
     elif kind == "categorical" and isinstance(values, list):
         for index, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                yield problem_at((*_BATCH_SIZE, "vals", index), text + describe_value(value))
+                yield make_problem_at((*_BATCH_SIZE, "vals", index), text + describe_value(value))
     elif kind == "int" and isinstance(least := searched.get("minval"), int) and least < 1:
-        yield problem_at((*_BATCH_SIZE, "minval"), text + describe_value(least))
+        yield make_problem_at((*_BATCH_SIZE, "minval"), text + describe_value(least))
 
 
 def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
     slots = facts.get("resources", "slots_per_trial", default=1)
-    limit = facts.number("resources", "max_slots")
+    limit = facts.get_number("resources", "max_slots")
     if limit is not None and slots > limit:
         message = f"slots_per_trial {slots} is more than max_slots {limit}"
         also = [Mention(("resources", "slots_per_trial"), "per trial")]
-        yield problem_at(("resources", "max_slots"), message, "no trial could start", also=also)
+        yield make_problem_at(
+            ("resources", "max_slots"), message, "no trial could start", also=also
+        )
 
 
 _RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (

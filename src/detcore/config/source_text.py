@@ -1,4 +1,4 @@
-"""Represent configuration text: values with their positions, and mistakes at positions."""
+"""Configuration text: values with their positions, and mistakes at positions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Source:
     """Text that a user wrote: a file, or the flags or variables of one command.
 
     Attributes:
-        name: Its name in messages, such as ``"const.yaml"`` or ``"--set"``.
-        kind: The kind of source.
-        lines: Its lines without line ends; each flag or variable is one line.
+        name: Name in messages, such as ``"const.yaml"`` or ``"--set"``.
+        kind: Kind of source.
+        lines: Lines without line ends. Each flag or variable is one line.
     """
 
     name: str
@@ -34,17 +34,17 @@ class Source:
     lines: tuple[str, ...]
 
     @classmethod
-    def of_file(cls, name: str, text: str) -> Source:
+    def from_text(cls, name: str, text: str) -> Source:
         """Return the source of a file."""
         return cls(name=name, kind="file", lines=tuple(_LINE_END.split(text)))
 
     @property
     def text(self) -> str:
-        """Its text with plain line ends."""
+        """Text with ``\\n`` as line end."""
         return "\n".join(self.lines)
 
-    def span(self, line: int = 0, column: int = 0, width: int = 1) -> Span:
-        """Return a range of one line; default: the start."""
+    def make_span(self, line: int = 0, column: int = 0, width: int = 1) -> Span:
+        """Return a range in one line; default: the start of the source."""
         return Span(self, line, column, line, column + width)
 
 
@@ -60,7 +60,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no character."""
+        """Whether the range contains no characters."""
         return (self.line, self.column) == (self.end_line, self.end_column)
 
     @property
@@ -87,8 +87,8 @@ class Diagnostic:
     Attributes:
         message: The mistake, with the values.
         primary: The exact position.
-        secondary: Other positions that are involved.
-        help: Further lines: expected values, and how to correct it.
+        secondary: Related positions.
+        help: Further lines, such as expected values and remedies.
         suggestion: The most likely correction, or None.
     """
 
@@ -122,8 +122,10 @@ class Further(TypedDict, total=False):
     suggestion: str | None
 
 
-def mistake(span: Span, message: str, label: str = "", **details: Unpack[Further]) -> Diagnostic:
-    """Return the diagnostic of one mistake at a position; see `Diagnostic`."""
+def make_diagnostic(
+    span: Span, message: str, label: str = "", **details: Unpack[Further]
+) -> Diagnostic:
+    """Return the diagnostic of a mistake at a position; see `Diagnostic`."""
     return Diagnostic(
         message=message,
         primary=Label(span, label),
@@ -133,7 +135,7 @@ def mistake(span: Span, message: str, label: str = "", **details: Unpack[Further
     )
 
 
-def dotted(place: Place) -> str:
+def join_place(place: Place) -> str:
     """Return a place in the notation of messages and flags."""
     return ".".join(map(str, place))
 
@@ -144,8 +146,8 @@ class Node:
 
     Attributes:
         value: The scalar, or the items or entries.
-        span: Its position; of a list or mapping, from its first to its last character.
-        key: Position of its key; None for an item of a list, and for the whole.
+        span: Position from the first to the last character.
+        key: Position of the key; None for list items and for the root.
     """
 
     value: Scalar | list[Node] | dict[str, Node]
@@ -154,47 +156,49 @@ class Node:
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The entries of a mapping; of other values, none."""
+        """The entries of a mapping. Empty for other values."""
         return self.value if isinstance(self.value, dict) else {}
 
-    def child(self, element: str | int) -> Node | None:
+    def get_child(self, element: str | int) -> Node | None:
         """Return an entry or item, or None if it does not exist."""
         if isinstance(self.value, list) and isinstance(element, int):
             return self.value[element] if element < len(self.value) else None
         return self.entries.get(str(element))
 
 
-def plain(node: Node) -> JSONValue:
+def unwrap_node(node: Node) -> JSONValue:
     """Return the value without positions."""
     if isinstance(node.value, dict):
-        return {key: plain(child) for key, child in node.value.items()}
-    return [plain(item) for item in node.value] if isinstance(node.value, list) else node.value
+        return {key: unwrap_node(child) for key, child in node.value.items()}
+    return (
+        [unwrap_node(item) for item in node.value] if isinstance(node.value, list) else node.value
+    )
 
 
-def find(root: Node, place: Place) -> Node | None:
-    """Return the value at `place`, or None if it is not in the text."""
+def find_node(root: Node, place: Place) -> Node | None:
+    """Return the node at `place`, or None if it is not in the text."""
     node: Node | None = root
     for element in place:
-        node = None if node is None else node.child(element)
+        node = None if node is None else node.get_child(element)
     return node
 
 
 def key_span(root: Node, place: Place) -> Span | None:
     """Return the position of the key at the end of `place`.
 
-    For a list item it is the item; for a place that is not in the text, the innermost key above it;
-    None if there is no key above.
+    For a list item, this is the position of the item. For a place that is not in the text, it is
+    the innermost parent key in the text, or None without a parent key.
     """
-    found: Span | None = None
+    span: Span | None = None
     for element in place:
-        child = root.child(element)
+        child = root.get_child(element)
         if child is None:
             break
-        root, found = child, child.key or child.span
-    return found
+        root, span = child, child.key or child.span
+    return span
 
 
-def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> None:
+def set_node(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> None:
     """Put `node` at `place`, and create missing mappings on the way.
 
     Args:
@@ -205,7 +209,7 @@ def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> None:
     """
     last = len(place) - 1
     for depth, (element, key) in enumerate(zip(place, keys, strict=True)):
-        child = node if depth == last else root.child(element)
+        child = node if depth == last else root.get_child(element)
         if child is None or (depth < last and not isinstance(child.value, (dict, list))):
             child = Node({}, key, key)
         if isinstance(root.value, list):

@@ -1,6 +1,6 @@
-"""Read YAML into values with their positions, and report mistakes exactly.
+"""Read YAML into values with their positions, and report mistakes at exact positions.
 
-Scalars follow YAML 1.2: ``1e-3`` is a number, ``yes`` and ``1:30`` are strings.
+Scalars follow YAML 1.2: ``1e-3`` is a number, and ``yes`` and ``1:30`` are strings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from detcore.config.source_text import (
     Scalar,
     Source,
     Span,
-    mistake,
+    make_diagnostic,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_MAX_VALUES = 50_000  # stops nested aliases from filling the memory
+_MAX_VALUES = 50_000  # prevents nested aliases from filling the memory
 MAX_DEPTH = 100
 _MAX_DIGITS = 400  # Python refuses to print integers of more than 4300
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
@@ -78,22 +78,22 @@ def write_yaml(value: object, *, allow_unicode: bool = True) -> str:
 
 
 class _TooLargeError(Exception):
-    """The document has more values than any configuration."""
+    """Raised when a document has more values than any configuration."""
 
 
-def half_a_character(text: str, span: Span) -> Diagnostic | None:
-    """Return a diagnostic for a text that is not valid Unicode, or None."""
+def check_surrogates(text: str, span: Span) -> Diagnostic | None:
+    """Return a diagnostic for a string that is not valid Unicode, or None."""
     if not _SURROGATE.search(text):
         return None
-    return mistake(
+    return make_diagnostic(
         span,
-        "this text has half of a character (a surrogate from U+D800 to U+DFFF)",
-        help=["write the character itself, or both halves as one \\U escape"],
+        "this text contains half a character (a surrogate from U+D800 to U+DFFF)",
+        help=["write the character, or both halves as one \\U escape"],
     )
 
 
 def line_and_column(text: str, index: int) -> tuple[int, int]:
-    """Return the place of a character of a text, both from 0."""
+    """Return line and column of a character in a string, both from 0."""
     return text.count("\n", 0, index), index - (text.rfind("\n", 0, index) + 1)
 
 
@@ -105,97 +105,101 @@ def read_yaml(
     Args:
         text: The document.
         source: The source that contains it.
-        line: Line of `source` on which `text` begins, from 0.
-        column: Column of that line at which `text` begins, from 0.
+        line: Line of `source` on which `text` starts, from 0.
+        column: Column of this line at which `text` starts, from 0.
 
     Returns:
-        The value (None if there is no value, or it cannot be read) and the mistakes.
+        The value, or None if it is missing or cannot be read, and the mistakes.
     """
     reader = _YamlReader(source, line, column)
     node: Node | None = None
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        node = None if root is None else reader.node(root)
+        node = None if root is None else reader.convert_node(root)
     except yaml.reader.ReaderError as exc:
         reader.bad_character(text, exc)
     except yaml.MarkedYAMLError as exc:
         reader.bad_syntax(exc)
     except (RecursionError, _TooLargeError):
-        reader.add(
-            source.span(line, column, 0),
+        reader.add_mistake(
+            source.make_span(line, column, 0),
             f"more than {_MAX_VALUES} values or {MAX_DEPTH} levels",
             help=["a configuration is small: look for aliases (*name) that repeat each other"],
         )
-        return None, reader.found
+        return None, reader.mistakes
     except (ValueError, OverflowError):  # for an escape such as "\\U00110000"
         reader.bad_escape(loader.get_mark())
-    return node, reader.found
+    return node, reader.mistakes
 
 
 class _YamlReader:
     """Converts PyYAML's nodes to ours and collects the mistakes."""
 
     def __init__(self, source: Source, line: int, column: int) -> None:
-        self.found: list[Diagnostic] = []
+        self.mistakes: list[Diagnostic] = []
         self._source = source
         self._line = line
         self._column = column
         self._open: list[yaml.Node] = []
         self._count = 0
 
-    def add(self, span: Span, message: str, label: str = "", **details: Unpack[Further]) -> None:
-        """Add a mistake; see `mistake`."""
-        self.found.append(mistake(span, message, label, **details))
+    def add_mistake(
+        self, span: Span, message: str, label: str = "", **details: Unpack[Further]
+    ) -> None:
+        """Add a mistake; see `make_diagnostic`."""
+        self.mistakes.append(make_diagnostic(span, message, label, **details))
 
-    def node(self, node: yaml.Node) -> Node:
+    def convert_node(self, node: yaml.Node) -> Node:
         """Convert a node.
 
         Raises:
-            _TooLargeError: If there are too many, or too many levels.
+            _TooLargeError: If there are too many nodes or levels.
         """
-        span = self._span(node)
+        span = self._make_span(node)
         self._count += 1
         if node in self._open:
-            self.add(span, "this value contains itself through an alias")
+            self.add_mistake(span, "this value contains itself through an alias")
             return Node(None, span)
         if self._count > _MAX_VALUES or len(self._open) > MAX_DEPTH:
             raise _TooLargeError
         if isinstance(node, yaml.ScalarNode):
-            return Node(self._scalar(node, span), span)
+            return Node(self._convert_scalar(node, span), span)
         if node.tag not in (_PLAIN + "map", _PLAIN + "seq"):
-            self._tagged(node, span)
+            self._report_tag(node, span)
         self._open.append(node)
         value: list[Node] | dict[str, Node] = (
-            self._mapping(node)
+            self._convert_mapping(node)
             if isinstance(node, yaml.MappingNode)
-            else [self.node(item) for item in node.value]
+            else [self.convert_node(item) for item in node.value]
         )
         self._open.pop()
         return Node(value, _trim(span))
 
-    def _span(self, node: yaml.Node) -> Span:
+    def _make_span(self, node: yaml.Node) -> Span:
         start, end = node.start_mark, node.end_mark
         return Span(
-            self._source, *self._at(start.line, start.column), *self._at(end.line, end.column)
+            self._source,
+            *self._shift_position(start.line, start.column),
+            *self._shift_position(end.line, end.column),
         )
 
-    def _at(self, line: int, column: int) -> tuple[int, int]:
+    def _shift_position(self, line: int, column: int) -> tuple[int, int]:
         return line + self._line, column + (self._column if line == 0 else 0)
 
-    def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
+    def _convert_mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
         entries: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         for key_node, value_node in node.value:
-            key, span = key_node.value, self._span(key_node)
+            key, span = key_node.value, self._make_span(key_node)
             if key_node.tag == _PLAIN + "merge":
-                merged = {**self._merge(value_node), **merged}
+                merged = {**self._merge_mappings(value_node), **merged}
             elif not isinstance(key_node, yaml.ScalarNode) or key == "":
-                self.add(span, "expected a plain name as the key")
-            elif bad := half_a_character(key, span):
-                self.found.append(bad)
+                self.add_mistake(span, "expected a plain name as the key")
+            elif bad := check_surrogates(key, span):
+                self.mistakes.append(bad)
             elif key in entries:
-                self.add(
+                self.add_mistake(
                     span,
                     f"the key '{key}' is given twice",
                     "given again here",
@@ -203,32 +207,32 @@ class _YamlReader:
                     help=["keep one of the two"],
                 )
             else:
-                entries[key] = self.node(value_node)
+                entries[key] = self.convert_node(value_node)
                 entries[key].key = span
         return {**merged, **entries}
 
-    def _merge(self, node: yaml.Node) -> dict[str, Node]:
+    def _merge_mappings(self, node: yaml.Node) -> dict[str, Node]:
         merged: dict[str, Node] = {}
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            value = self.node(part)
+            value = self.convert_node(part)
             if not isinstance(value.value, dict):
-                self.add(value.span, "'<<' can only merge a mapping")
+                self.add_mistake(value.span, "'<<' can only merge a mapping")
             merged = {**value.entries, **merged}
         return merged
 
-    def _tagged(self, node: yaml.Node, span: Span) -> None:
+    def _report_tag(self, node: yaml.Node, span: Span) -> None:
         tag = str(node.tag).replace(_PLAIN, "!!")
-        self.add(span, f"the tag '{tag}' is not allowed", help=["remove it"])
+        self.add_mistake(span, f"the tag '{tag}' is not allowed", help=["remove it"])
 
-    def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
+    def _convert_scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
         text = str(node.value)
-        if bad := half_a_character(text, span):
-            self.found.append(bad)
+        if bad := check_surrogates(text, span):
+            self.mistakes.append(bad)
             return ""
         if node.tag != _PLAIN + "str":
-            self._tagged(node, span)
+            self._report_tag(node, span)
             return text
-        # Quoted, or a block: always a string.
+        # A quoted scalar or a block is always a string.
         return text if node.style is not None else self._plain_scalar(text, span)
 
     def _plain_scalar(self, text: str, span: Span) -> Scalar:
@@ -240,12 +244,14 @@ class _YamlReader:
         is_integer = _INTEGER.fullmatch(text)
         if is_integer or _BASED.fullmatch(text):
             if len(digits) > _MAX_DIGITS:
-                message = f"a number of {len(text)} characters; at most {_MAX_DIGITS} digits are"
-                self.add(span, f"{message} read", help=["write a string in quotes"])
+                message = (
+                    f"a number of {len(text)} characters; expected at most {_MAX_DIGITS} digits"
+                )
+                self.add_mistake(span, message, help=["put quotes around a string"])
                 return 0
             value = int(text.replace("_", ""), 10 if is_integer else 0)
             if is_integer and len(digits) > 1 and digits[0] == "0":
-                self.add(
+                self.add_mistake(
                     span,
                     f"{text} is ambiguous: some YAML readers take a leading zero for octal",
                     help=(f"write {value}, or '{text}' in quotes for a string",),
@@ -256,35 +262,38 @@ class _YamlReader:
         if is_number and math.isfinite(number := float(text.replace("_", ""))):
             return number
         if is_number or _STRANGE.fullmatch(text):
-            hint = "experiment records are JSON, which has no such number"
-            self.add(span, f"expected a finite number, got {text}", help=[hint])
+            hint = "experiment records are JSON, which does not support this number"
+            self.add_mistake(span, f"expected a finite number, got {text}", help=[hint])
         return text
 
     def bad_character(self, text: str, exc: yaml.reader.ReaderError) -> None:
         code = ord(exc.character) if isinstance(exc.character, str) else int(exc.character)
-        self.add(
-            self._source.span(*self._at(*line_and_column(text, exc.position))),
+        self.add_mistake(
+            self._source.make_span(*self._shift_position(*line_and_column(text, exc.position))),
             f"the character U+{code:04X} is not allowed in YAML",
             help=["remove it; it is invisible in most editors"],
         )
 
     def bad_escape(self, mark: yaml.Mark) -> None:
-        line, column = self._at(mark.line, mark.column)
-        self.add(
-            self._source.span(line, column - len("\\U"), len("\\U00110000")),
+        line, column = self._shift_position(mark.line, mark.column)
+        self.add_mistake(
+            self._source.make_span(line, column - len("\\U"), len("\\U00110000")),
             "this escape names no character",
-            help=[f"the last one is \\U{sys.maxunicode:08X}"],
+            help=[f"the last valid escape is \\U{sys.maxunicode:08X}"],
         )
 
     def bad_syntax(self, exc: yaml.MarkedYAMLError) -> None:
-        said = explain_syntax(exc)
-        mark, begun = exc.problem_mark or exc.context_mark, exc.context_mark or exc.problem_mark
-        span, context = self._mark(begun if said.at_context else mark), self._mark(begun)
-        also = [Label(context, "begun here")] if context.line != span.line else []
-        self.add(span, said.message, said.label, also=also, help=said.help)
+        problem = explain_syntax(exc)
+        mark, start = exc.problem_mark or exc.context_mark, exc.context_mark or exc.problem_mark
+        context = self._span_at_mark(start)
+        span = context if problem.at_context else self._span_at_mark(mark)
+        also = [Label(context, "starts here")] if context.line != span.line else []
+        self.add_mistake(span, problem.message, problem.label, also=also, help=problem.help)
 
-    def _mark(self, mark: yaml.Mark | None) -> Span:
-        return self._source.span(*(self._at(mark.line, mark.column) if mark else self._at(0, 0)))
+    def _span_at_mark(self, mark: yaml.Mark | None) -> Span:
+        return self._source.make_span(
+            *(self._shift_position(mark.line, mark.column) if mark else self._shift_position(0, 0))
+        )
 
 
 def _trim(span: Span) -> Span:
@@ -299,7 +308,7 @@ def _trim(span: Span) -> Span:
 
 
 class SyntaxProblem(NamedTuple):
-    """A mistake in the YAML itself; `at_context`: at the start of the construct."""
+    """A YAML syntax error. `at_context` means that its position is the start of the construct."""
 
     message: str
     label: str = ""
@@ -307,12 +316,12 @@ class SyntaxProblem(NamedTuple):
     at_context: bool = False
 
 
-# By a pattern of the parser's error: its context, then its problem.
+# Explanations by a pattern of the parser's error, which is its context and its problem.
 _SYNTAX = {
     r"'\\t'": SyntaxProblem(
         "a tab where YAML allows only spaces",
         "this is a tab",
-        ("replace the tab by spaces (two per level)",),
+        ("replace the tab with spaces (two per level)",),
     ),
     "flow node.*<stream end>": SyntaxProblem(
         "a bracket above is never closed", "the text ends here"
@@ -325,11 +334,11 @@ _SYNTAX = {
     ),
     r"found '[\]}]'": SyntaxProblem("a bracket that closes nothing", "no bracket is open"),
     "mapping values are not allowed": SyntaxProblem(
-        "a ':' where no new key can begin",
+        "a ':' where no new key can start",
         "unexpected ':'",
         (
             "put quotes around a value that contains ': '",
-            "a key begins its own line, below one that is 'key: value' or ends with ':'",
+            "write each key on a new line, below a line that is 'key: value' or ends with ':'",
         ),
     ),
     "could not find expected ':'": SyntaxProblem(
@@ -338,7 +347,7 @@ _SYNTAX = {
     "expected <block end>": SyntaxProblem(
         "this line does not fit the block above it",
         "indented differently, or stands where a key was expected",
-        ("give the keys of one block the same indentation",),
+        ("indent all keys of a block by the same number of spaces",),
     ),
 }
 
@@ -346,5 +355,5 @@ _SYNTAX = {
 def explain_syntax(exc: yaml.MarkedYAMLError) -> SyntaxProblem:
     """Return an explanation of a parser error."""
     error = f"{exc.context}; {exc.problem}"
-    explanations = (said for pattern, said in _SYNTAX.items() if re.search(pattern, error))
+    explanations = (text for pattern, text in _SYNTAX.items() if re.search(pattern, error))
     return next(explanations, SyntaxProblem(f"not YAML: {exc.problem or exc.context}"))

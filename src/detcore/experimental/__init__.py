@@ -1,8 +1,8 @@
 """Determined's name for `detcore.client`, and for the native forms of its frameworks.
 
 The names of Determined's package are those of `detcore.client`. `keras.init` and `estimator.init`
-create the contexts of scripts that train without a trial class. They require the framework's
-plugin when they are called.
+create the contexts of scripts that train without a trial class. Calling them requires the
+framework's plugin.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ __all__ = ["init"]
 
 
 def init(*args: Any, **kwargs: Any) -> Any:
-    """Make the context with which a script trains an estimator.
+    """Create the context with which a script trains an estimator.
 
     Args:
         args: As for ``detcore_estimator.init``.

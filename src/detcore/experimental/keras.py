@@ -10,7 +10,7 @@ __all__ = ["init"]
 
 
 def init(*args: Any, **kwargs: Any) -> Any:
-    """Make the context with which a script trains a Keras model.
+    """Create the context with which a script trains a Keras model.
 
     Args:
         args: As for ``detcore_keras.init``.

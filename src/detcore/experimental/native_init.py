@@ -1,4 +1,4 @@
-"""From the name of a framework to the function with which a script trains natively."""
+"""Find the function of a framework's plugin that starts native training in a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def native_init(name: str) -> Any:
         name: The framework's name.
 
     Raises:
-        PluginNotFoundError: If no plugin provides it, or a package that it needs is not installed.
+        PluginNotFoundError: If no plugin provides it, or a required package is not installed.
     """
     environment = read_environment()
     manager = PluginManager(environment)
@@ -28,7 +28,7 @@ def native_init(name: str) -> Any:
             f"no installed plugin provides detcore.experimental.{name}.init.\n"
             f"Install it into this environment ({sys.prefix}):\n"
             f"  pip install detcore-{name}\n"
-            "If it is installed, it may be switched off or broken: detcore plugins doctor"
+            "If it is installed, it may be disabled or broken. Check with: detcore plugins doctor"
         )
     check_requirements(framework)
     return import_object(framework.native_init)

@@ -1,4 +1,4 @@
-"""The client's side of the server's HTTP API. Names are imported on first use."""
+"""Client of the server's HTTP API. Names are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials of a user for a server, and the authorities trusted for the server's certificate."""
+"""Credentials of a user for a server, and trusted authorities for the server's certificate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedEr
 from detcore.environment import Environment
 
 _FILE = "credentials.json"
-# A token that expires this soon is not used: it could expire during its use.
+# A token with less remaining time is not used, because it could expire during its use.
 _MARGIN_S = 60.0
 
 
@@ -31,20 +31,20 @@ def find_credentials(
 ) -> str:
     """Return a token for a server.
 
-    Uses the first of these that exists: a `password` given here, ``DETCORE_TOKEN`` (of any user),
-    the token that ``detcore user login`` kept, a log-in with the environment's password.
+    The sources are tried in this order: the argument `password`, ``DETCORE_TOKEN`` (of any user),
+    the token that ``detcore user login`` stored, and a login with the environment's password.
 
     Args:
         url: The server; see `normalize_url`.
-        user: The user; None: the environment's user, or else the one who logged in last.
+        user: The user; None means the environment's user, or the user who logged in last.
         environment: The settings of this process.
-        password: Password to log in with; takes precedence over the other sources.
+        password: Password for a login, which takes precedence over other sources.
 
     Raises:
-        ConfigError: If the URL, or a variable, cannot be used.
+        ConfigError: If the URL or an environment variable is invalid.
         UnauthenticatedError: If no credentials are found.
-        ForbiddenError: If the server refuses user and password.
-        ServerUnavailableError: If a log-in is needed and the server does not answer.
+        ForbiddenError: If the server rejects user and password.
+        ServerUnavailableError: If a login is necessary and the server does not respond.
     """
     url = normalize_url(url)
     certificate = trusted_authorities(environment)
@@ -52,18 +52,18 @@ def find_credentials(
     if password is None:
         if environment.token:
             return environment.token
-        kept = read_stored_token(environment.home, url, name)
-        if kept is not None:
-            return kept.token
+        stored = read_stored_token(environment.home, url, name)
+        if stored is not None:
+            return stored.token
         if environment.user in (None, name):
             password = environment.password
     if name and password is not None:
         return request_token(url, name, password, certificate=certificate).token
-    whose = f" of {name!r}" if name else ""
+    owner = f" of {name!r}" if name else ""
     option = f" --user {name}" if name else ""
     raise UnauthenticatedError(
-        f"no token{whose} for the server {url}: none is kept here that is still good, and "
-        "DETCORE_TOKEN is not set.\n"
+        f"no token{owner} for the server {url}: no valid token is stored, and DETCORE_TOKEN is not "
+        "set.\n"
         f"Log in: detcore user login {url}{option}\n"
         "In scripts, set DETCORE_TOKEN, or DETCORE_USER and DETCORE_PASSWORD."
     )
@@ -78,38 +78,38 @@ def open_session(url: str, user: str | None = None, *, environment: Environment)
 def request_token(
     url: str, user: str, password: str, *, certificate: Path | None = None
 ) -> StoredToken:
-    """Return a new token of a server.
+    """Log in to a server and return a new token.
 
     Raises:
-        ForbiddenError: If the server refuses user and password.
-        ServerUnavailableError: If it does not answer.
+        ForbiddenError: If the server rejects user and password.
+        ServerUnavailableError: If the server does not respond.
     """
     with contextlib.closing(Session(url, certificate=certificate)) as session:
         body = {"username": user, "password": password}
-        said = session.request("POST", "/api/detcore/v1/login", json_body=body)
-    return StoredToken(user=user, token=said["token"], expires_at=said["expires_at"])
+        answer = session.request("POST", "/api/detcore/v1/login", json_body=body)
+    return StoredToken(user=user, token=answer["token"], expires_at=answer["expires_at"])
 
 
 def trusted_authorities(environment: Environment) -> Path | None:
-    """Return the file that servers' certificates are checked against; None: the system's.
+    """Return the file of trusted authorities, or None for the system's authorities.
 
     Raises:
-        ConfigError: If the environment names one that is not there.
+        ConfigError: If the environment names a missing file.
     """
     path = environment.master_certificate
     if path is not None and not path.is_file():
         raise ConfigError(
-            f"there is no file {path} of authorities (DETCORE_MASTER_CERT or "
+            f"the certificate file {path} does not exist (DETCORE_MASTER_CERT or "
             "DET_MASTER_CERT_FILE).\n"
-            "Name the certificate (PEM) of the server, or of who signed it; leaving it unchecked "
-            "is not offered."
+            "Set the variable to the certificate (PEM) of the server or of its authority. "
+            "Certificates are always checked."
         )
     return path
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoredToken:
-    """A token, its user, and when it expires (seconds since 1970)."""
+    """A token with its user and its expiry time (seconds since 1970)."""
 
     user: str
     token: str = dataclasses.field(repr=False)
@@ -117,40 +117,40 @@ class StoredToken:
 
 
 def read_stored_token(home: Path, url: str, user: str | None = None) -> StoredToken | None:
-    """Return the kept token of a user of a server; None if there is no valid one.
+    """Return the stored token of a user of a server, or None if it is missing or has expired.
 
     Args:
         home: ``DETCORE_HOME``.
-        url: The server, as `normalize_url` writes it.
-        user: The user; None: the one who logged in last.
+        url: The server, as returned by `normalize_url`.
+        user: The user; None means the user who logged in last.
 
     Raises:
-        ConfigError: If others may read the file, or it is damaged.
+        ConfigError: If other users can read the file, or it is damaged.
     """
-    server = _read(home / _FILE).get(url, {})
+    server = _read_tokens(home / _FILE).get(url, {})
     name = user or server.get("active")
-    found = server.get("users", {}).get(name)
-    if found is None or found["expires_at"] < time.time() + _MARGIN_S:
+    entry = server.get("users", {}).get(name)
+    if entry is None or entry["expires_at"] < time.time() + _MARGIN_S:
         return None
-    return StoredToken(user=name, token=found["token"], expires_at=found["expires_at"])
+    return StoredToken(user=name, token=entry["token"], expires_at=entry["expires_at"])
 
 
 def store_token(home: Path, url: str, kept: StoredToken) -> None:
-    """Keep a token, instead of an earlier one of that user; it is the active one from now on.
+    """Store a token as the active token, and replace an earlier token of this user.
 
     Raises:
         StorageError: If it cannot be written.
-        ConfigError: If others may read the file, or it is damaged.
+        ConfigError: If other users can read the file, or it is damaged.
     """
-    with _changed(home) as servers:
+    with _open_tokens(home) as servers:
         server = servers.setdefault(url, {"users": {}})
         server["active"] = kept.user
         server["users"][kept.user] = {"token": kept.token, "expires_at": kept.expires_at}
 
 
 def delete_token(home: Path, url: str, user: str) -> None:
-    """Forget the token of a user of a server, if it is kept."""
-    with _changed(home) as servers:
+    """Delete the stored token of a user of a server, if any."""
+    with _open_tokens(home) as servers:
         server = servers.get(url, {"users": {}})
         server["users"].pop(user, None)
         if server.get("active") == user:
@@ -159,28 +159,28 @@ def delete_token(home: Path, url: str, user: str) -> None:
             servers.pop(url, None)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_tokens(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise ConfigError(
-                    f"others may read {path}, which holds tokens: it is not used.\n"
-                    f"Make it yours alone: chmod 600 {path}"
+                    f"{path} contains tokens and is readable by other users, so it is not used.\n"
+                    f"Restrict its permissions: chmod 600 {path}"
                 )
             data = file.read()
     except FileNotFoundError:
         return {}
     try:
-        return {url: _checked(server) for url, server in json.loads(data)["servers"].items()}
+        return {url: _check_entry(server) for url, server in json.loads(data)["servers"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Without the reason, which may quote the file's content.
+        # The message omits the reason, which may quote the file's content.
         raise ConfigError(
-            f"the file of tokens {path} is damaged.\n"
+            f"the token file {path} is damaged.\n"
             "Remove it, and log in again: detcore user login URL"
         ) from None
 
 
-def _checked(server: Any) -> dict[str, Any]:
+def _check_entry(server: Any) -> dict[str, Any]:
     users = {
         str(name): {"token": str(kept["token"]), "expires_at": float(kept["expires_at"])}
         for name, kept in server["users"].items()
@@ -189,25 +189,25 @@ def _checked(server: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _changed(home: Path) -> Iterator[dict[str, Any]]:
-    """Yield the kept tokens, and write them back; other processes wait meanwhile."""
+def _open_tokens(home: Path) -> Iterator[dict[str, Any]]:
+    """Yield the stored tokens, and write them back. Other processes wait in the meantime."""
     path = home / _FILE
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / f"{_FILE}.lock"):
-            servers = _read(path)
+        with _lock_file(home / f"{_FILE}.lock"):
+            servers = _read_tokens(path)
             yield servers
             text = json.dumps({"servers": servers}, indent=1)
             replace_file(path, text.encode(), mode=0o600)
     except OSError as error:
         raise StorageError(
-            f"the token cannot be kept in {path}: {error}.\n"
-            "Make room there, or set DETCORE_HOME to a folder that you may write to."
+            f"the token cannot be stored in {path}: {error}.\n"
+            "Free some space, or set DETCORE_HOME to a writable directory."
         ) from error
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Requests to one server, which raise the server's errors as the same classes."""
+"""HTTP requests to a server, which raise the server's errors with the same classes."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _logger = logging.getLogger("detcore.client.http")
 _DEFAULT_PORT = 8080
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
-# The tries take up to 6 seconds; a server that restarts is back by then.
+# All tries take up to 6 seconds, which is enough for a restart of the server.
 _TRIES = 6
 _BACKOFF_S = 0.2
 _GATEWAY = (502, 503, 504)
-# Servers close connections that were idle for 5 s or longer. A request that is sent at that moment
-# is lost, and only requests that change nothing can be repeated.
+# Servers close connections after 5 s without requests. A request that is sent at this moment is
+# lost, and only read requests can be repeated.
 _IDLE_S = 3.0
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 256 << 20
 _MAX_ERROR_BYTES = 1 << 20
 _SHOWN = 300
-# Attributes of errors that a server sends.
+# Attributes of errors in a server's answer.
 _DETAILS = ("missing_bytes", "uuid", "rank", "ranks", "retry_after_s")
-# Where no class is named, as by a proxy.
+# Error classes for answers without a class name, for example from a proxy.
 _BY_STATUS: dict[int, type[errors.DetcoreError]] = {
     401: errors.UnauthenticatedError,
     403: errors.ForbiddenError,
@@ -47,10 +47,10 @@ _BY_STATUS: dict[int, type[errors.DetcoreError]] = {
 
 
 class ServerUnavailableError(errors.UnavailableError):
-    """A server did not answer: it cannot be reached, or is just being restarted.
+    """Raised when a server does not respond, because it is unreachable or restarting.
 
     Attributes:
-        may_have_arrived: Whether it may have carried out the request.
+        may_have_arrived: Whether the server may have processed the request.
     """
 
     def __init__(self, message: str, *, may_have_arrived: bool = True) -> None:
@@ -59,16 +59,16 @@ class ServerUnavailableError(errors.UnavailableError):
 
 
 class ServerRefusedError(errors.DatabaseError):
-    """A server refused a request with no more than a status, or gave no valid answer."""
+    """Raised when a server rejects a request without an error class, or its answer is invalid."""
 
 
 def normalize_url(url: str) -> str:
-    """Return the URL of a server as it is compared and kept.
+    """Return the normalized URL of a server, for comparing and storing.
 
-    ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
+    ``host`` and ``host:port`` mean plain HTTP. The default port is 8080.
 
     Raises:
-        ConfigError: If it is no URL of a server.
+        ConfigError: If it is not the URL of a server.
 
     Example::
 
@@ -85,38 +85,38 @@ def normalize_url(url: str) -> str:
     except ValueError:
         host, port, parts = None, None, urllib.parse.urlsplit("")
     if "@" in parts.netloc:
-        # The part before it is not shown: there is a password in it.
+        # The message omits the part before "@", which may contain a password.
         raise errors.ConfigError(
-            f"the address of the server at {host} holds a user or a password.\n"
-            "Addresses are shown in messages and logs. Leave them out, and log in: "
+            f"the address of the server at {host} contains a user or a password.\n"
+            "Addresses are printed in messages and logs. Remove user and password, and log in: "
             "detcore user login URL --user NAME"
         )
     is_plain = not parts.query and not parts.fragment and text.isascii() and text.isprintable()
     if not host or parts.scheme not in ("http", "https") or port == 0 or not is_plain:
         raise errors.ConfigError(
-            f"{url!r} is not the address of a server.\nIt looks like http://host:8080"
+            f"{url!r} is not the address of a server; expected an address like http://host:8080"
         )
     if port is None and not has_scheme:
         port = _DEFAULT_PORT
-    shown = f"[{host}]" if ":" in host else host
+    quoted_host = f"[{host}]" if ":" in host else host
     suffix = "" if port is None else f":{port}"
-    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{quoted_host}{suffix}{parts.path.rstrip('/')}"
 
 
 class Session:
     """Requests to a server as one user.
 
-    Methods may be called from several threads, and after a fork. Connections are kept for the next
-    request. A redirect is refused, so that the token goes to no other server.
+    Methods may be called from several threads, and after a fork. Connections are reused. Redirects
+    are rejected, so that the token is not sent to another server.
 
     Args:
         url: Address of the server; see `normalize_url`.
-        token: The user's token, or a function that returns it: called before the first request, and
-            again if the server does not accept the token. "" for requests that need no token.
-        certificate: File of the authorities to trust (PEM); None: the system's.
+        token: The user's token, or a function that returns it. The function is called before the
+            first request, and again if the server rejects the token. "" means no token.
+        certificate: File (PEM) of trusted authorities; None means the system's authorities.
 
     Raises:
-        ConfigError: If the URL or the token cannot be used.
+        ConfigError: If the URL or the token is invalid.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Session:
     ) -> None:
         self.url = normalize_url(url)
         self._log_in = token if callable(token) else None
-        self._token = _checked_token(token) if isinstance(token, str) else None
+        self._token = _check_token(token) if isinstance(token, str) else None
         self._certificate = certificate
-        # With the process that made it: replaced as a whole, so that no lock is needed, which a
-        # thread might hold at the moment of a fork.
+        # The process id and its pool. They are replaced together, so that no lock is necessary,
+        # which another thread might hold during a fork.
         self._opened: tuple[int, urllib3.PoolManager] | None = None
         self._used_at = time.monotonic()
 
@@ -147,27 +147,26 @@ class Session:
         num_tries: int = _TRIES,
         is_repeatable: bool | None = None,
     ) -> Any:
-        """Send a request, and return the answer's JSON value; None if the answer is empty.
+        """Send a request, and return the JSON value of the answer, or None if it is empty.
 
         If the connection breaks, or a proxy reports that the server is unreachable, a repeatable
-        request is retried for some seconds. Any request is repeatable if it cannot have arrived.
+        request is retried for some seconds. A request that cannot have arrived is always retried.
 
         Args:
             method: HTTP method.
-            path: Path below the server's URL; the caller quotes texts of users in it.
-            json_body: Body to send, as JSON.
-            body: Body to send, as it is; ignored if `json_body` is given.
-            params: The query; values that are None are left out.
-            timeout_s: How long to wait for the answer; its last byte included.
-            num_tries: How often the request is sent at most.
-            is_repeatable: Whether sending it twice has the effect of sending it once; default: for
-                GET.
+            path: Path relative to the server's URL. The caller quotes strings of users in it.
+            json_body: Body to send as JSON.
+            body: Body to send unchanged; ignored if `json_body` is passed.
+            params: Query parameters; None values are left out.
+            timeout_s: Maximum time until the last byte of the answer.
+            num_tries: Maximum number of tries.
+            is_repeatable: Whether the request is idempotent; default: only GET requests.
 
         Raises:
-            ServerUnavailableError: If the server did not answer.
-            UnauthenticatedError: If it does not accept the token.
-            ServerRefusedError: If the answer is not one of a detcore server.
-            DetcoreError: The error that the server raised, of the same class if there is one here.
+            ServerUnavailableError: If the server did not respond.
+            UnauthenticatedError: If the server rejects the token.
+            ServerRefusedError: If the answer is not from a detcore server.
+            DetcoreError: The error that the server raised, with the same class if it exists here.
         """
         headers = {"Accept": "application/json"}
         if json_body is not None:
@@ -175,20 +174,20 @@ class Session:
             body = json.dumps(json_body).encode()
         deadline = time.monotonic() + (timeout_s or _TIMEOUT_S)
         repeatable = method == "GET" if is_repeatable is None else is_repeatable
-        where = self._where(path, params)
+        where = self._build_url(path, params)
         data = b""
         for attempt in range(num_tries):
             try:
-                with self._answer(method, where, body, headers, deadline) as answer:
-                    data = _read(answer, _MAX_BYTES, deadline, self.url)
+                with self._open_answer(method, where, body, headers, deadline) as answer:
+                    data = _read_body(answer, _MAX_BYTES, deadline, self.url)
                 break
             except ServerUnavailableError as error:
                 wait_s = _BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)
                 is_last = attempt == num_tries - 1 or time.monotonic() + wait_s > deadline
                 if is_last or not (repeatable or not error.may_have_arrived):
                     raise
-                if attempt == 1:  # a user who waits for seconds learns why
-                    _logger.warning("%s does not answer; trying again", self.url)
+                if attempt == 1:  # explains the wait to the user
+                    _logger.warning("%s does not respond; trying again", self.url)
                 time.sleep(wait_s)
         return self._parse_json(data, f"{method} {path}")
 
@@ -196,20 +195,20 @@ class Session:
     def stream(
         self, path: str, *, params: Mapping[str, Any] | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """Get an answer that may be larger than memory, in pieces as they arrive, without retries.
+        """Yield an answer that may be larger than memory in pieces, without retries.
 
         The timeout applies to each piece.
 
         Raises:
-            ServerUnavailableError: If the answer is cut off.
+            ServerUnavailableError: If the answer is incomplete.
         """
         headers = {"Accept": "application/octet-stream"}
-        where = self._where(path, params)
-        with self._answer("GET", where, None, headers, None) as answer:
-            yield _pieces(answer, self.url)
+        where = self._build_url(path, params)
+        with self._open_answer("GET", where, None, headers, None) as answer:
+            yield _iterate_pieces(answer, self.url)
 
     def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
+        """Close the connections. The next request opens new connections."""
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] == os.getpid():
             opened[1].clear()
@@ -219,17 +218,17 @@ class Session:
             return json.loads(data) if data else None
         except (ValueError, RecursionError) as error:
             raise ServerRefusedError(
-                f"{self.url} answered {request} with what is not JSON ({error}).\n"
-                "Is it the address of a detcore server?"
+                f"the answer of {self.url} to {request} is not JSON ({error}).\n"
+                "Check that it is the address of a detcore server."
             ) from error
 
-    def _where(self, path: str, params: Mapping[str, Any] | None) -> str:
+    def _build_url(self, path: str, params: Mapping[str, Any] | None) -> str:
         query = {k: v for k, v in (params or {}).items() if v is not None}
         suffix = f"?{urllib.parse.urlencode(query, doseq=True)}" if query else ""
         return f"{self.url}{path}{suffix}"
 
     @contextlib.contextmanager
-    def _answer(
+    def _open_answer(
         self,
         method: str,
         where: str,
@@ -237,26 +236,28 @@ class Session:
         headers: Mapping[str, str],
         deadline: float | None,
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Send once (twice if the token has expired), and give the connection back."""
-        answer = self._send(method, where, body, headers, deadline)
+        """Send a request, repeat it if the token has expired, and release the connection."""
+        answer = self._send_request(method, where, body, headers, deadline)
         if answer.status == 401 and self._log_in is not None:
-            _give_back(answer)
+            _release_connection(answer)
             self._token = None
-            answer = self._send(method, where, body, headers, deadline)
+            answer = self._send_request(method, where, body, headers, deadline)
         try:
             if answer.status >= 300:
                 soon = time.monotonic() + _TIMEOUT_S
-                data = _read(answer, _MAX_ERROR_BYTES, deadline or soon, self.url, cut=True)
-                said = _refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
-                if answer.status in _GATEWAY and isinstance(said, ServerRefusedError):
-                    raise _away(self.url, f"it is answered for with {answer.status}")
-                raise said
+                data = _read_body(answer, _MAX_ERROR_BYTES, deadline or soon, self.url, cut=True)
+                request = f"{method} {where.partition('?')[0]}"
+                error = _make_refusal_error(answer.status, data, request)
+                if answer.status in _GATEWAY and isinstance(error, ServerRefusedError):
+                    reason = f"a gateway answered with status {answer.status}"
+                    raise _make_unavailable_error(self.url, reason)
+                raise error
             yield answer
         finally:
-            _give_back(answer)
+            _release_connection(answer)
             self._used_at = time.monotonic()
 
-    def _send(
+    def _send_request(
         self,
         method: str,
         where: str,
@@ -266,39 +267,45 @@ class Session:
     ) -> urllib3.BaseHTTPResponse:
         import urllib3
 
-        sent = {"Accept-Encoding": "identity", **headers}
+        all_headers = {"Accept-Encoding": "identity", **headers}
         token = self._current_token()
         if token:
-            sent["Authorization"] = f"Bearer {token}"
-        left = _TIMEOUT_S if deadline is None else max(deadline - time.monotonic(), 0.001)
+            all_headers["Authorization"] = f"Bearer {token}"
+        timeout_s = _TIMEOUT_S if deadline is None else max(deadline - time.monotonic(), 0.001)
+        connect_timeout_s = min(_CONNECT_TIMEOUT_S, timeout_s)
         try:
-            return self._pool().request(
+            return self._get_pool().request(
                 method,
                 where,
                 body=body,
-                headers=sent,
+                headers=all_headers,
                 redirect=False,
                 retries=False,
                 preload_content=False,
                 decode_content=False,
-                timeout=urllib3.Timeout(connect=min(_CONNECT_TIMEOUT_S, left), read=left),
+                timeout=urllib3.Timeout(connect=connect_timeout_s, read=timeout_s),
             )
         except urllib3.exceptions.SSLError as error:
-            raise _untrusted(self.url, error) from error
+            raise _make_tls_error(self.url, error) from error
         except urllib3.exceptions.HTTPError as error:
-            never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-            raise _away(self.url, error, may_have_arrived=not isinstance(error, never)) from error
+            not_sent = (
+                urllib3.exceptions.NewConnectionError,
+                urllib3.exceptions.ConnectTimeoutError,
+            )
+            raise _make_unavailable_error(
+                self.url, error, may_have_arrived=not isinstance(error, not_sent)
+            ) from error
 
     def _current_token(self) -> str:
         if self._token is None and self._log_in is not None:
-            self._token = _checked_token(self._log_in())
+            self._token = _check_token(self._log_in())
         return self._token or ""
 
-    def _pool(self) -> urllib3.PoolManager:
+    def _get_pool(self) -> urllib3.PoolManager:
         import urllib3
 
         opened = self._opened
-        if opened is None or opened[0] != os.getpid():  # the parent of a fork keeps its own
+        if opened is None or opened[0] != os.getpid():  # a forked child needs new connections
             certificate = str(self._certificate) if self._certificate else None
             opened = (os.getpid(), urllib3.PoolManager(maxsize=8, ca_certs=certificate))
             self._opened = opened
@@ -307,88 +314,93 @@ class Session:
         return opened[1]
 
 
-def _read(
+def _read_body(
     answer: urllib3.BaseHTTPResponse, most: int, deadline: float, url: str, *, cut: bool = False
 ) -> bytes:
-    """Return the body of an answer; with `cut` the beginning of one that is too long.
+    """Return the body of an answer. With `cut`, a longer body is truncated.
 
     Raises:
         ServerRefusedError: If it is longer than `most` bytes, without `cut`.
-        ServerUnavailableError: If it breaks off, or does not end before the deadline.
+        ServerUnavailableError: If it is incomplete, or does not end before the deadline.
     """
     parts, size = [], 0
-    for piece in _pieces(answer, url):
+    for piece in _iterate_pieces(answer, url):
         size += len(piece)
         if size > most and not cut:
             raise ServerRefusedError(
-                f"{url} answers with more than {most} bytes, and no more are read.\n"
-                "Is it the address of a detcore server?"
+                f"the answer of {url} is longer than {most} bytes.\n"
+                "Check that it is the address of a detcore server."
             )
         parts.append(piece)
         if size > most:
             break
         if time.monotonic() > deadline:
-            raise _away(url, "the end of its answer does not come")
+            raise _make_unavailable_error(url, "its answer did not end in time")
     return b"".join(parts)
 
 
-def _pieces(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
+def _iterate_pieces(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
     import urllib3
 
     try:
         while piece := answer.read1(_CHUNK_BYTES):
             yield piece
     except urllib3.exceptions.SSLError as error:
-        raise _away(url, error) from error
+        raise _make_unavailable_error(url, error) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise _away(url, f"its answer breaks off ({type(error).__name__}: {error})") from error
+        raise _make_unavailable_error(
+            url, f"its answer is incomplete ({type(error).__name__}: {error})"
+        ) from error
 
 
-def _give_back(answer: urllib3.BaseHTTPResponse) -> None:
-    """Keep the connection, if the answer was read to its end; else close it."""
+def _release_connection(answer: urllib3.BaseHTTPResponse) -> None:
+    """Reuse the connection if the answer was read completely. Otherwise, close it."""
     if answer.closed:
         answer.release_conn()
     else:
         answer.close()
 
 
-def _checked_token(token: str) -> str:
+def _check_token(token: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
         raise errors.ConfigError(
-            "the token for the server holds characters that no token has, such as a line's end.\n"
-            "It is not shown here. Log in again, or correct DETCORE_TOKEN."
+            "the token for the server contains invalid characters, such as a line end (the token "
+            "is not shown).\n"
+            "Correct DETCORE_TOKEN, or log in again: detcore user login URL"
         )
     return token
 
 
-def _away(url: str, why: object, *, may_have_arrived: bool = True) -> ServerUnavailableError:
-    """Return the error of a server that does not answer."""
+def _make_unavailable_error(
+    url: str, why: object, *, may_have_arrived: bool = True
+) -> ServerUnavailableError:
+    """Return the error for a server that does not respond."""
     text = str(why)
     if not may_have_arrived and "refused" in text:
         text = "connection refused"
     return ServerUnavailableError(
-        f"the server {url} does not answer: {text}\n"
-        "Is it running (detcore serve), and is the address right?",
+        f"the server {url} does not respond: {text}\n"
+        "Check that it is running (detcore serve), and that the address is correct.",
         may_have_arrived=may_have_arrived,
     )
 
 
-def _untrusted(url: str, error: Exception) -> errors.DetcoreError:
-    """Return the error of a connection that cannot be encrypted."""
+def _make_tls_error(url: str, error: Exception) -> errors.DetcoreError:
+    """Return the error for a failed TLS connection."""
     reason = error.args[0] if error.args else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return ServerRefusedError(
             f"the certificate of {url} is not trusted: {reason.verify_message}.\n"
-            "Nothing was sent. Give the file of the authority that signed it: DETCORE_MASTER_CERT, "
-            "or certificate=."
+            "Nothing was sent. Set DETCORE_MASTER_CERT (or certificate=) to the certificate file "
+            "of the authority that signed it."
         )
     if isinstance(reason, ssl.SSLError) and "WRONG_VERSION" in str(reason):
-        return ServerRefusedError(f"{url} does not speak TLS.\nIs it http:// instead of https://?")
-    return _away(url, reason)
+        return ServerRefusedError(f"{url} does not support TLS.\nTry http:// instead of https://.")
+    return _make_unavailable_error(url, reason)
 
 
-def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
-    """Return the error that a server answered with.
+def _make_refusal_error(status: int, data: bytes, what: str) -> errors.DetcoreError:
+    """Return the error in a server's answer.
 
     Args:
         status: HTTP status of the answer.
@@ -396,41 +408,42 @@ def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
         what: The request, for messages.
     """
     try:
-        said = json.loads(data)
+        answer = json.loads(data)
     except (ValueError, RecursionError):
-        said = None
-    told = said.get("error") if isinstance(said, dict) else None
-    if isinstance(told, dict) and isinstance(told.get("message"), str):
-        found = _named(told)
-        if found is not None:
-            return found
+        answer = None
+    fields = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(fields, dict) and isinstance(fields.get("message"), str):
+        error = _make_named_error(fields)
+        if error is not None:
+            return error
     if 300 <= status < 400:
         return ServerRefusedError(
-            f"{what} is redirected ({status}), which is not followed: the token is for this "
-            "server alone.\nGive the address that it leads to, https:// included."
+            f"the server redirected {what} ({status}), and redirects are not followed because the "
+            "token is only for this server.\n"
+            "Use the address that it redirects to, including https://."
         )
-    detail = told or (said.get("detail", said) if isinstance(said, dict) else said)
+    detail = fields or (answer.get("detail", answer) if isinstance(answer, dict) else answer)
     if isinstance(detail, dict) and isinstance(detail.get("message"), str):
         detail = detail["message"]
     text = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
     text = text or data[:_SHOWN].decode(errors="replace")
-    shown = errors.in_one_line(text)[:_SHOWN]
-    plain = _BY_STATUS.get(status)
-    if plain is not None:
-        return plain(f"the server refused {what}: {shown}")
-    return ServerRefusedError(f"the server refused {what} with {status}: {shown}")
+    reason = errors.in_one_line(text)[:_SHOWN]
+    error_class = _BY_STATUS.get(status)
+    if error_class is not None:
+        return error_class(f"the server rejected {what}: {reason}")
+    return ServerRefusedError(f"the server rejected {what} with status {status}: {reason}")
 
 
-def _named(told: dict[str, Any]) -> errors.DetcoreError | None:
-    """Return the error of the class that a server named, if there is such a class here."""
-    name, message = told.get("type"), told["message"]
+def _make_named_error(fields: dict[str, Any]) -> errors.DetcoreError | None:
+    """Return an error with the class that a server named, or None if the class is unknown."""
+    name, message = fields.get("type"), fields["message"]
     if name == "ServerUnavailableError":
         return ServerUnavailableError(message)
     kind = getattr(errors, name, None) if isinstance(name, str) else None
     if not (isinstance(kind, type) and issubclass(kind, errors.DetcoreError)):
         return None
     raised = kind(message)
-    details = told.get("details")
+    details = fields.get("details")
     if isinstance(details, dict):
         for key in _DETAILS:
             if key in details and hasattr(raised, key):

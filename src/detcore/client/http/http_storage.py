@@ -1,6 +1,6 @@
-"""The files of a checkpoint behind a server, as a storage that can be read.
+"""The files of a checkpoint on a server, as a read-only storage.
 
-So what checks and puts together a download of any other storage does it here, too.
+Downloads use the same code as for other storages.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 _ROOT = "/api/detcore/v1"
-# A UUID that is one part of a path, whatever a proxy does with paths.
+# A UUID that is a single path component for all proxies.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 
 _AT_ONCE = 4
-# How often in a row nothing more may come of a file.
+# Maximum number of consecutive tries that receive no further bytes of a file.
 _TRIES = 6
 _BACKOFF_S = 0.2
 
 
 class HttpStorage:
-    """One checkpoint's files, read over HTTP. Read-only: methods that write raise an error.
+    """The files of a checkpoint, read over HTTP. Methods that write raise an error.
 
     Args:
         session: The connection to the server.
@@ -52,33 +52,33 @@ class HttpStorage:
 
     Attributes:
         uuid: The checkpoint.
-        url: Where the server has it.
+        url: Storage URL of the checkpoint on the server.
 
     Raises:
-        DetcoreError: If there is no such checkpoint, or it cannot be read; as the server says.
+        DetcoreError: If the server reports that the checkpoint does not exist or is unreadable.
     """
 
     def __init__(self, session: Session, uuid: str) -> None:
         self._session = session
         self._path = f"{_ROOT}{checkpoint_path(uuid)}/files"
-        self._look()
+        self._refresh_files()
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities, as the protocol requires; nothing is written here."""
+        """Capabilities of a read-only storage."""
         return Capabilities(atomic_create=False, fork_safe=True, byte_progress=True, durable=False)
 
     def direct_path(self, key: str) -> Path | None:
-        """Return None: nothing of it is on this machine."""
+        """Return None, because the files are on the server."""
         return None
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
-        self._look()
-        found = [Entry(f"{self.uuid}/{name}", size) for name, size in self._known.items()]
+        self._refresh_files()
+        entries = [Entry(f"{self.uuid}/{name}", size) for name, size in self._sizes.items()]
         below = [
             entry
-            for entry in found
+            for entry in entries
             if not prefix or entry.key == prefix or entry.key.startswith(f"{prefix}/")
         ]
         return sorted(below, key=lambda entry: entry.key)
@@ -86,7 +86,7 @@ class HttpStorage:
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         sink = io.BytesIO()
-        self._get(key, sink, None)
+        self._download_file(key, sink, None)
         return sink.getvalue()
 
     def get_tree(
@@ -95,20 +95,20 @@ class HttpStorage:
         *,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Copy keys to local files and digest them on the way, some at a time."""
+        """Copy keys to local files and compute their digests, several files concurrently."""
 
         def get(pair: Pair) -> FileDigest:
             path, key = pair
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb", 0) as file:
-                return self._get(key, file, progress)
+                return self._download_file(key, file, progress)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            # A failure cancels the copies that were not started.
+            # A failure cancels the copies that have not started.
             return dict(zip((key for _, key in pairs), pool.map(get, pairs), strict=True))
 
     def close(self) -> None:
-        """Do nothing: the session is the caller's."""
+        """No-op: the caller closes the session."""
 
     def digest_tree(
         self,
@@ -117,31 +117,31 @@ class HttpStorage:
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Read files and digest them, some at a time; their contents are not kept."""
+        """Read files and compute their digests, several files concurrently."""
         if make_durable:
-            self._refuse()
+            self._refuse_write()
         with open(os.devnull, "wb", 0) as nowhere, ThreadPoolExecutor(_AT_ONCE) as pool:
-            digests = pool.map(lambda key: self._get(key, nowhere, progress), keys)
+            digests = pool.map(lambda key: self._download_file(key, nowhere, progress), keys)
             return dict(zip(keys, digests, strict=True))
 
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse to write."""
-        raise StorageError("the files of checkpoints behind a server are only read")
+    def _refuse_write(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise an error, because the storage is read-only."""
+        raise StorageError("the files of checkpoints on a server are read-only")
 
-    put_tree = create = replace = delete = delete_tree = probe = _refuse
+    put_tree = create = replace = delete = delete_tree = probe = _refuse_write
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Ask for the current list of files."""
+    def _refresh_files(self) -> None:
+        """Request the current list of files."""
         answer = read_document("files", self._session.request("GET", self._path))
         self.uuid, self.url = answer["uuid"], answer["storage_url"]
-        self._known: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
+        self._sizes: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
 
-    def _get(self, key: str, file: BinaryIO, progress: Progress | None) -> FileDigest:
-        """Copy a file; if the connection breaks, continue after the last received byte."""
+    def _download_file(self, key: str, file: BinaryIO, progress: Progress | None) -> FileDigest:
+        """Download a file. If the connection breaks, continue after the last received byte."""
         name = check_key(key).removeprefix(f"{self.uuid}/")
-        most = self._known.get(name, 0)
+        expected_size = self._sizes.get(name, 0)
         digester = Digester()
         size = tries = 0
         while True:
@@ -153,10 +153,10 @@ class HttpStorage:
                         write_all(file, piece)
                         size += len(piece)
                         tries = 0
-                        if size > most:  # which was compared with the manifest before
+                        if size > expected_size:  # the size in the manifest
                             raise StorageError(
-                                f"the server sends more of {key} than the {most} bytes it has.\n"
-                                "It was changed meanwhile: download the checkpoint again."
+                                f"the server sends more than the {expected_size} bytes of {key}.\n"
+                                "The file has changed. Download the checkpoint again."
                             )
                         if progress is not None:
                             progress(len(piece))
@@ -171,7 +171,11 @@ class HttpStorage:
 
 
 def checkpoint_path(uuid: str) -> str:
-    """Return the path of a checkpoint, unless its UUID cannot be a part of one."""
+    """Return the path of a checkpoint on the server.
+
+    Raises:
+        NotFoundError: If the UUID is not a valid path component.
+    """
     if not _PLAIN.fullmatch(uuid):
         raise NotFoundError(
             f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
@@ -180,16 +184,16 @@ def checkpoint_path(uuid: str) -> str:
 
 
 def fetch_growth(session: Session, path: str, file: Document, folder: Path) -> None:
-    """Append to a file in a folder the bytes that the server's copy has beyond it.
+    """Append the bytes to a local file that the server's copy has in addition.
 
-    Event files only grow. A local file that is larger belongs to an earlier file of that name and
-    is written again.
+    Event files only grow. A larger local file belongs to an earlier file with the same name, and is
+    downloaded again.
 
     Args:
         session: The connection to the server.
-        path: Of the contents of files.
+        path: Path of file contents on the server.
         file: ``name, size`` on the server.
-        folder: Where the file is, or will be.
+        folder: Directory of the local file.
     """
     target = folder / check_key(file["name"])
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The records behind a server, as the client asks for them."""
+"""A `Transport` for the records of a server."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 _ROOT = "/api/detcore/v1"
-# Timeout of slow requests: deleting an experiment's or a checkpoint's files, starting a runner.
+# Timeout of slow requests, such as deleting files or starting a runner.
 _LONG_S = 1800.0
 PARTS = 1000
-"""Entries that a server answers at most."""
+"""Maximum number of entries in an answer."""
 
 
 def connect(
     address: str, user: str | None, password: str | None, environment: Environment
 ) -> HttpTransport:
-    """Return the transport for a server; it connects and logs in only when it is used.
+    """Return the transport for a server. It connects and logs in on first use.
 
     Args:
         address: The server; see `normalize_url`.
-        user: User name there; None: see `find_credentials`.
+        user: User name; None: see `find_credentials`.
         password: The user's password; None: see `find_credentials`.
         environment: The settings of this process.
 
     Raises:
-        ConfigError: If the address cannot be used, or there is no file of authorities.
+        ConfigError: If the address is invalid, or the certificate file is missing.
     """
     url = normalize_url(address)
 
@@ -56,72 +56,74 @@ def connect(
 
 
 class HttpTransport:
-    """Asks a server; see `EmbeddedTransport`. Raises the errors that it raised.
+    """Sends requests to a server; see `EmbeddedTransport`. Raises the server's errors.
 
     Args:
-        session: The connection to it.
+        session: The connection to the server.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def close(self) -> None:
-        """Close the connections; the next question makes new ones."""
+        """Close the connections. The next request opens new connections."""
         self._session.close()
 
     # -- experiments ------------------------------------------------------------------------------
 
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
-        return read_document("experiment", self._get(f"/experiments/{experiment_id}"))
+        return read_document("experiment", self._get_json(f"/experiments/{experiment_id}"))
 
     def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         states = query.pop("states", None)
         names = None if states is None else [state.value for state in states]
-        return self._list("experiment", "/experiments", state=names, **_params(query))
+        return self._list_documents(
+            "experiment", "/experiments", state=names, **_make_params(query)
+        )
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
-        """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
+        """Perform an action: activate, pause, cancel, kill, archive, unarchive or delete."""
         path = f"/experiments/{experiment_id}"
         if action == "delete":
-            self._change("DELETE", path, timeout_s=_LONG_S)
+            self._send_change("DELETE", path, timeout_s=_LONG_S)
         else:
-            self._change("POST", f"{path}/control", {"action": action}, timeout_s=_LONG_S)
+            self._send_change("POST", f"{path}/control", {"action": action}, timeout_s=_LONG_S)
 
     def list_trials(self, experiment_id: int, *, limit: int | None = None) -> list[Document]:
         """Return the trials of an experiment by id."""
         path = f"/experiments/{experiment_id}/trials"
-        return self._list("listed", path, limit=limit)
+        return self._list_documents("listed", path, limit=limit)
 
     # -- trials -----------------------------------------------------------------------------------
 
     def control_trial(self, trial_id: int, action: str) -> None:
-        """Do one of: cancel, kill."""
-        self._change("POST", f"/trials/{trial_id}/control", {"action": action})
+        """Perform an action: cancel or kill."""
+        self._send_change("POST", f"/trials/{trial_id}/control", {"action": action})
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
-        return read_document("trial", self._get(f"/trials/{trial_id}"))
+        return read_document("trial", self._get_json(f"/trials/{trial_id}"))
 
     def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
-        """Change a trial's notes or labels, and return it; None keeps a value."""
-        answer = self._change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
+        """Change a trial's notes or labels, and return the trial. None keeps a value."""
+        answer = self._send_change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
         return read_document("trial", answer)
 
     def list_metrics(self, trial_id: int, kind: str) -> list[Document]:
         """Return the reports of a trial by steps."""
-        return self._list("report", f"/trials/{trial_id}/metrics/{kind}")
+        return self._list_documents("report", f"/trials/{trial_id}/metrics/{kind}")
 
     def read_log(self, trial_id: int, *, position: int, limit: int) -> Document:
         """Return lines of a trial's log from a position on."""
         params = {"position": position, "limit": limit}
-        return read_document("log", self._get(f"/trials/{trial_id}/log", params))
+        return read_document("log", self._get_json(f"/trials/{trial_id}/log", params))
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
-        """Bring the event files in a folder up to date, and return how many there are."""
+        """Update the event files in a directory, and return their number."""
         path = f"/trials/{trial_id}/event-files"
-        files = self._list("file", path)
+        files = self._list_documents("file", path)
         for file in files:
             fetch_growth(self._session, f"{_ROOT}{path}/content", file, Path(folder))
         return len(files)
@@ -129,17 +131,17 @@ class HttpTransport:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def get_checkpoint(self, uuid: str) -> Document:
-        """Return a checkpoint by its UUID, or by a beginning of it."""
-        return read_document("checkpoint", self._get("/checkpoints", {"uuid": uuid}))
+        """Return a checkpoint by its UUID or a prefix of it."""
+        return read_document("checkpoint", self._get_json("/checkpoints", {"uuid": uuid}))
 
     def list_checkpoints(self, trial_id: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
-        return self._list("checkpoint", f"/trials/{trial_id}/checkpoints")
+        return self._list_documents("checkpoint", f"/trials/{trial_id}/checkpoints")
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
-        found = self._get(f"/trials/{trial_id}/latest-checkpoint")
-        return None if found is None else read_document("checkpoint", found)
+        answer = self._get_json(f"/trials/{trial_id}/latest-checkpoint")
+        return None if answer is None else read_document("checkpoint", answer)
 
     def top_checkpoints(
         self,
@@ -160,38 +162,38 @@ class HttpTransport:
             params["distinct_trials"] = distinct_trials
         answer: Document = {}
 
-        def ask(asked: dict[str, Any]) -> list[Document]:
-            answer.update(read_document("top", self._get(path, {**params, **asked})))
-            found: list[Document] = answer["checkpoints"]
-            return found
+        def request_part(page: dict[str, Any]) -> list[Document]:
+            answer.update(read_document("top", self._get_json(path, {**params, **page})))
+            part: list[Document] = answer["checkpoints"]
+            return part
 
-        found = _read_parts(ask, limit)
-        return {**answer, "checkpoints": found}
+        checkpoints = _read_parts(request_part, limit)
+        return {**answer, "checkpoints": checkpoints}
 
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
         path = f"{checkpoint_path(uuid)}/metadata"
         return read_document(
-            "checkpoint", self._change("PATCH", path, metadata, is_repeatable=True)
+            "checkpoint", self._send_change("PATCH", path, metadata, is_repeatable=True)
         )
 
     def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
         """Remove keys from a checkpoint's metadata, and return the checkpoint."""
         path = f"{checkpoint_path(uuid)}/metadata/remove"
-        sent = {"keys": keys}
-        return read_document("checkpoint", self._change("POST", path, sent, is_repeatable=True))
+        answer = self._send_change("POST", path, {"keys": keys}, is_repeatable=True)
+        return read_document("checkpoint", answer)
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
-        """Delete a checkpoint's files, or those that match, and return the checkpoint."""
+        """Delete a checkpoint's files, or matching files, and return the checkpoint."""
         path = checkpoint_path(uuid)
         if globs is None:
-            return read_document("checkpoint", self._change("DELETE", path, timeout_s=_LONG_S))
-        sent = {"globs": globs}
-        answer = self._change("POST", f"{path}/files/remove", sent, timeout_s=_LONG_S)
+            return read_document("checkpoint", self._send_change("DELETE", path, timeout_s=_LONG_S))
+        body = {"globs": globs}
+        answer = self._send_change("POST", f"{path}/files/remove", body, timeout_s=_LONG_S)
         return read_document("checkpoint", answer)
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
-        """Put a checkpoint's files into a folder, unless they are there."""
+        """Download a checkpoint's files to a directory that does not contain them yet."""
         from detcore.checkpoint import copy_checkpoint, is_complete_copy
 
         if not is_complete_copy(Path(folder), uuid):
@@ -204,88 +206,92 @@ class HttpTransport:
         self, name: str, description: str, metadata: Document, labels: list[str]
     ) -> Document:
         """Add a model."""
-        sent = {"name": name, "description": description, "metadata": metadata, "labels": labels}
-        return read_document("model", self._change("POST", "/models", sent))
+        body = {"name": name, "description": description, "metadata": metadata, "labels": labels}
+        return read_document("model", self._send_change("POST", "/models", body))
 
     def get_model(self, model: str | int) -> Document:
         """Return a model by its name or its id."""
         if isinstance(model, int):
-            return read_document("model", self._get(f"/models/{model}"))
-        return read_document("model", self._get("/model", {"name": model}))
+            return read_document("model", self._get_json(f"/models/{model}"))
+        return read_document("model", self._get_json("/model", {"name": model}))
 
     def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
         """Return models."""
-        return self._list("model", "/models", **_params(query))
+        return self._list_documents("model", "/models", **_make_params(query))
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
-        """Change a model's description or labels; None keeps a value."""
-        sent = {"description": description, "labels": labels}
-        return self._change_model("PATCH", model, "", sent)
+        """Change a model's description or labels. None keeps a value."""
+        body = {"description": description, "labels": labels}
+        return self._send_model_change("PATCH", model, "", body)
 
     def set_model_archived(self, model: str | int, archived: bool) -> Document:
-        """Put a model away, or bring it back."""
-        return self._change_model("POST", model, "/archive" if archived else "/unarchive", None)
+        """Archive or unarchive a model."""
+        return self._send_model_change(
+            "POST", model, "/archive" if archived else "/unarchive", None
+        )
 
     def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
         """Add to a model's metadata."""
-        return self._change_model("PATCH", model, "/metadata", metadata)
+        return self._send_model_change("PATCH", model, "/metadata", metadata)
 
     def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
         """Remove keys from a model's metadata."""
-        return self._change_model("POST", model, "/metadata/remove", {"keys": keys})
+        return self._send_model_change("POST", model, "/metadata/remove", {"keys": keys})
 
     def delete_model(self, model: str | int) -> None:
-        """Delete a model and its versions; checkpoints stay."""
-        self._change("DELETE", self._model(model))
+        """Delete a model and its versions. Checkpoints stay."""
+        self._send_change("DELETE", self._get_model_path(model))
 
     def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
+        self, model: str | int, checkpoint_uuid: str, **texts: Unpack[VersionTexts]
     ) -> Document:
-        """Make a checkpoint the next version of a model, and return the version."""
-        sent = {"checkpoint_uuid": checkpoint_uuid, **given}
+        """Register a checkpoint as the next version of a model, and return the version."""
+        body = {"checkpoint_uuid": checkpoint_uuid, **texts}
         return read_document(
-            "version", self._change("POST", f"{self._model(model)}/versions", sent)
+            "version", self._send_change("POST", f"{self._get_model_path(model)}/versions", body)
         )
 
     def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if it does not exist."""
-        found = self._get(f"{self._model(model)}/versions/{number}")
-        return None if found is None else read_document("version", found)
+        """Return a version of a model (0 = latest), or None if it does not exist."""
+        answer = self._get_json(f"{self._get_model_path(model)}/versions/{number}")
+        return None if answer is None else read_document("version", answer)
 
     def list_versions(self, model: str | int, *, order_by: int) -> list[Document]:
-        """Return the versions of a model by number."""
-        return self._list("version", f"{self._model(model)}/versions", order_by=order_by)
+        """Return the versions of a model, sorted by number."""
+        return self._list_documents(
+            "version", f"{self._get_model_path(model)}/versions", order_by=order_by
+        )
 
     def delete_version(self, model: str | int, number: int) -> None:
-        """Delete a version of a model; its checkpoint stays."""
-        self._change("DELETE", f"{self._model(model)}/versions/{number}")
+        """Delete a version of a model. Its checkpoint stays."""
+        self._send_change("DELETE", f"{self._get_model_path(model)}/versions/{number}")
 
     # -- shared -----------------------------------------------------------------------------------
 
     def records(self) -> Database:
-        """Return the server's records, of which everything can be read and nothing changed."""
+        """Return the server's records, which are read-only."""
         return cast("Database", ServerRecords(self._session))
 
-    def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
+    def _get_json(self, path: str, params: dict[str, Any] | None = None) -> Any:
         return self._session.request("GET", f"{_ROOT}{path}", params=params)
 
-    def _list(
+    def _list_documents(
         self, kind: str, path: str, *, limit: int | None = None, **params: Any
     ) -> list[Document]:
-        """Return a list, or its beginning."""
+        """Return all entries of a list, or the first `limit` entries."""
 
-        def ask(asked: dict[str, Any]) -> list[Document]:
-            return read_documents(kind, self._get(path, {**params, **asked}))
+        def request_part(page: dict[str, Any]) -> list[Document]:
+            return read_documents(kind, self._get_json(path, {**params, **page}))
 
-        return _read_parts(ask, limit)
+        return _read_parts(request_part, limit)
 
-    def _change(
+    def _send_change(
         self,
         method: str,
         path: str,
-        sent: object = None,
+        body: object = None,
         *,
         timeout_s: float | None = None,
         is_repeatable: bool = False,
@@ -293,23 +299,27 @@ class HttpTransport:
         return self._session.request(
             method,
             f"{_ROOT}{path}",
-            json_body=sent,
+            json_body=body,
             timeout_s=timeout_s,
             is_repeatable=is_repeatable,
         )
 
-    def _change_model(self, method: str, model: str | int, path: str, sent: object) -> Document:
-        answer = self._change(method, f"{self._model(model)}{path}", sent, is_repeatable=True)
+    def _send_model_change(
+        self, method: str, model: str | int, path: str, body: object
+    ) -> Document:
+        answer = self._send_change(
+            method, f"{self._get_model_path(model)}{path}", body, is_repeatable=True
+        )
         return read_document("model", answer)
 
-    def _model(self, model: str | int) -> str:
-        """Return the path of a model, which has its number: a name may hold anything."""
+    def _get_model_path(self, model: str | int) -> str:
+        """Return the path of a model, which contains its id because a name may be any string."""
         number = model if isinstance(model, int) else self.get_model(model)["id"]
         return f"/models/{number}"
 
 
 class ServerRecords:
-    """The reading methods of `detcore.records.Database`, answered by a server.
+    """The read methods of `detcore.records.Database`, executed by a server.
 
     Args:
         session: The connection to the server.
@@ -320,7 +330,7 @@ class ServerRecords:
         self.url = session.url
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a method that asks the server.
+        """Return a method that sends a request to the server.
 
         Raises:
             InvalidArgumentError: For a method that changes records.
@@ -331,11 +341,11 @@ class ServerRecords:
             raise AttributeError(name)
         if name not in READS:
             raise InvalidArgumentError(
-                f"this cannot be done with the records of {self.url} from here ({name}).\n"
-                "Type the command where the server runs, without --master and DETCORE_MASTER."
+                f"{name} is not available for the records of the server {self.url}.\n"
+                "Run the command where the server runs, without --master and DETCORE_MASTER."
             )
 
-        def ask(*args: Any, **kwargs: Any) -> Any:
+        def call_remotely(*args: Any, **kwargs: Any) -> Any:
             answer = self.session.request(
                 "POST",
                 f"{_ROOT}/read/{name}",
@@ -346,17 +356,18 @@ class ServerRecords:
                 return read_result(name, decode_value(answer))
             except ValueError as error:
                 raise ServerRefusedError(
-                    f"{self.url} answered {name} with what this detcore does not understand: "
-                    f"{str(error).partition(chr(10))[0]}.\nIs it of another version?"
+                    f"the answer of {self.url} to {name} is invalid: "
+                    f"{str(error).partition(chr(10))[0]}.\n"
+                    "Check that the server has the same version of detcore."
                 ) from error
 
-        return ask
+        return call_remotely
 
     def open_checkpoint(self, uuid: str) -> HttpStorage:
-        """Return the files of a checkpoint, as a storage that can be read.
+        """Return the files of a checkpoint as a read-only storage.
 
         Raises:
-            NotFoundError: If there is no such checkpoint.
+            NotFoundError: If no checkpoint has this UUID.
         """
         return HttpStorage(self.session, uuid)
 
@@ -374,18 +385,18 @@ class ServerRecords:
 
 
 def _read_parts(
-    ask: Callable[[dict[str, Any]], list[Document]], limit: int | None
+    request_part: Callable[[dict[str, Any]], list[Document]], limit: int | None
 ) -> list[Document]:
-    """Return entries of a list, in as many parts as the server needs."""
-    found: list[Document] = []
+    """Return the entries of a list, which the server sends in parts."""
+    entries: list[Document] = []
     while True:
-        size = PARTS if limit is None else min(limit - len(found), PARTS)
-        part = ask({"limit": size, "offset": len(found)})
-        found += part
-        if len(part) < size or len(found) == limit:
-            return found
+        size = PARTS if limit is None else min(limit - len(entries), PARTS)
+        part = request_part({"limit": size, "offset": len(entries)})
+        entries += part
+        if len(part) < size or len(entries) == limit:
+            return entries
 
 
-def _params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
-    """Return a query in the words of the server's routes."""
+def _make_params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
+    """Return a query as parameters of the server's routes."""
     return {"label" if name == "labels" else name: value for name, value in query.items()}

@@ -1,4 +1,4 @@
-"""The journal of a runner, from which other processes and machines follow it."""
+"""The journal of a runner, which other processes and machines read to follow the runner."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
 
 _NAME = "journal.jsonl"
-# Methods of listeners whose arguments are JSON.
+# Listener methods with JSON arguments.
 _FORWARDED = ("search_progress", "notice")
-# The trial's log has the whole line.
+# Longer lines are truncated. The trial's log contains the complete line.
 _MAX_CHARACTERS = 1 << 14
 
 
 def journal_path(folder: Path) -> Path:
-    """Return the path of an experiment's journal, below the folder of its files."""
+    """Return the path of the journal in an experiment's directory."""
     return folder / _NAME
 
 
 class JournalListener(RunListener):
-    """A listener that appends everything it receives to a file, a JSON object per line.
+    """A listener that appends all events to a file, with one JSON object per line.
 
-    Each line is written to the system at once, so it survives the death of this process. On a full
-    disk lines are lost, but the run continues. Secrets of the configuration are starred out.
+    Each line is written immediately, so it survives the death of this process. If the disk is full,
+    lines are lost, but the run continues. Secrets of the configuration are masked.
 
     Args:
-        path: The file; runners that resume the experiment append to it.
+        path: The file. Runners that resume the experiment append to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,21 +54,21 @@ class JournalListener(RunListener):
 
     def search_started(self, config: ExperimentConfig) -> None:
         """Write the start of a runner."""
-        kept = config.model_dump(mode="json", include={"searcher", "hyperparameters"})
-        self._write("search_started", config=visible_config(kept))
+        sections = config.model_dump(mode="json", include={"searcher", "hyperparameters"})
+        self._write_line("search_started", config=visible_config(sections))
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Write the status of a trial."""
         fields = {name: getattr(status, name) for name in status.__slots__}
-        self._write("trial_changed", **{**fields, "state": status.state.value})
+        self._write_line("trial_changed", **{**fields, "state": status.state.value})
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """Write the progress of the search."""
-        self._write("search_progress", progress=progress, planned_length=planned_length)
+        self._write_line("search_progress", progress=progress, planned_length=planned_length)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Write the start of a trial's workers."""
-        self._write(
+        self._write_line(
             "trial_started",
             info={
                 "experiment_id": info.experiment_id,
@@ -84,19 +84,19 @@ class JournalListener(RunListener):
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """Write an event of a worker."""
-        self._write("event", trial_id=info.trial_id, event=event.type, fields=event.fields)
+        self._write_line("event", trial_id=info.trial_id, event=event.type, fields=event.fields)
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Write a line of a worker."""
+        """Write an output line of a worker."""
         if len(line) > _MAX_CHARACTERS:
             line = f"{line[:_MAX_CHARACTERS]} ... ({len(line)} characters)"
-        self._write("output", trial_id=info.trial_id, stream=stream, line=line, rank=rank)
+        self._write_line("output", trial_id=info.trial_id, stream=stream, line=line, rank=rank)
 
     def notice(self, text: str) -> None:
-        """Write it."""
-        self._write("notice", text=text)
+        """Write a message."""
+        self._write_line("notice", text=text)
 
-    def _write(self, type: str, **fields: Any) -> None:
+    def _write_line(self, type: str, **fields: Any) -> None:
         line = json.dumps({"type": type, **fields}, default=str).encode()
         with self._lock, contextlib.suppress(OSError):
             if self._file is not None:
@@ -104,12 +104,12 @@ class JournalListener(RunListener):
 
 
 def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[str], int]:
-    """Return finished lines of a journal from a place on, and the place behind them.
+    """Return complete lines of a journal from a position on, and the position after them.
 
     Args:
-        path: The file; one that is not there has no lines.
-        position: Where to begin, in bytes: 0, or the place that an earlier call returned.
-        most_bytes: About how much to read; at least one line is returned if there is one.
+        path: The file. A missing file has no lines.
+        position: Start in bytes: 0, or the position that an earlier call returned.
+        most_bytes: Approximate number of bytes to read. At least one complete line is returned.
     """
     try:
         with path.open("rb") as file:
@@ -124,29 +124,29 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
 
 
 class JournalReplayer:
-    """Passes the lines of one journal, called with each in order, to a listener."""
+    """Passes the events of a journal to a listener. Call it with each line in order."""
 
     def __init__(self, listener: RunListener) -> None:
         self._listener = listener
         self._infos: dict[int, TrialInfo] = {}
 
     def __call__(self, line: str) -> None:
-        """Call the method of the listener that a line tells of."""
+        """Call the listener method for a line."""
         try:
-            said = json.loads(line)
-            kind = said.pop("type")
+            fields = json.loads(line)
+            kind = fields.pop("type")
         except (ValueError, KeyError, AttributeError, TypeError):
-            return  # cut by a crash of the machine
+            return  # truncated by a machine crash
         if kind in _FORWARDED:
-            getattr(self._listener, kind)(**said)
+            getattr(self._listener, kind)(**fields)
         else:
-            getattr(self, f"_{kind}")(**said)
+            getattr(self, f"_{kind}")(**fields)
 
     def _search_started(self, config: dict[str, Any]) -> None:
         from detcore.config import ExperimentConfig
         from detcore.config.experiment_config import SearcherSection
 
-        # Ranges may be invalid: those with the names of secrets are starred out.
+        # Not validated, because masked hyperparameters with secret names may be invalid ranges.
         self._listener.search_started(
             ExperimentConfig.model_construct(
                 searcher=SearcherSection.model_validate(config["searcher"]),
@@ -161,7 +161,7 @@ class JournalReplayer:
 
     def _trial_started(self, info: dict[str, Any], pid: int) -> None:
         slots = info.pop("slots_per_trial")
-        made = TrialInfo(
+        trial_info = TrialInfo(
             **info,
             trial_seed=0,
             config={},
@@ -169,8 +169,8 @@ class JournalReplayer:
             trial_dir="",
             settings=TrialSettings(slots_per_trial=slots),
         )
-        self._infos[made.trial_id] = made
-        self._listener.trial_started(made, pid=pid)
+        self._infos[trial_info.trial_id] = trial_info
+        self._listener.trial_started(trial_info, pid=pid)
 
     def _event(self, trial_id: int, event: str, fields: dict[str, Any]) -> None:
         info = self._infos.get(trial_id)

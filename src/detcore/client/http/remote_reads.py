@@ -1,4 +1,4 @@
-"""Methods that read records, called over HTTP: arguments and results as JSON."""
+"""Remote calls of methods that read records, with arguments and results as JSON."""
 
 from __future__ import annotations
 
@@ -54,64 +54,64 @@ def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
     Args:
         name: One of `READS`.
-        args: Those by position.
-        kwargs: Those by name.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
     """
     signature = inspect.signature(getattr(Database, name))
     bound = signature.bind(None, *args, **kwargs).arguments
-    return {key: _plain(value) for key, value in bound.items() if key != "self"}
+    return {key: _to_json_value(value) for key, value in bound.items() if key != "self"}
 
 
 def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> Any:
     """Call a method of a database with the arguments that `plain_arguments` returned.
 
     Returns:
-        A JSON value, but for numbers that JSON does not have. An experiment's file is left out,
-        and secrets in its configuration are starred out.
+        A JSON value that may also contain NaN and infinities. The text of an experiment's file is
+        left out, and secrets in its configuration are masked.
 
     Raises:
-        InvalidArgumentError: If there is no such question, or it has not these arguments.
+        InvalidArgumentError: If the method is unknown, or the arguments are invalid.
         DetcoreError: Any error that the method raises.
     """
     from pydantic import PydanticSchemaGenerationError, ValidationError
 
     if name not in READS:
-        raise InvalidArgumentError(f"{name!r} is no question about records")
+        raise InvalidArgumentError(f"{name!r} is not a method that reads records")
     method = getattr(database, name)
     hints = typing.get_type_hints(method)
     try:
-        given = {
-            key: _settled(_adapter(hints[key]).validate_python(value))
+        values = {
+            key: _materialize(_make_adapter(hints[key]).validate_python(value))
             for key, value in arguments.items()
         }
-        inspect.signature(method).bind(**given)
+        inspect.signature(method).bind(**values)
     except (KeyError, TypeError, ValidationError, PydanticSchemaGenerationError) as error:
-        told = str(error).partition("\n")[0]
-        raise InvalidArgumentError(f"{name} cannot be asked with these arguments: {told}") from None
-    for key, value in given.items():
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgumentError(f"invalid arguments of {name}: {reason}") from None
+    for key, value in values.items():
         if isinstance(value, int) and not 0 <= value <= _MAX_INT:
             raise InvalidArgumentError(f"{name}: {key} is {value}, which is out of range")
-    return _plain(_adapter(hints["return"]).dump_python(method(**given)))
+    return _to_json_value(_make_adapter(hints["return"]).dump_python(method(**values)))
 
 
 def read_result(name: str, value: Any) -> Any:
-    """Return the result of a method, from the JSON value that `answer_read` made of it.
+    """Return the result of a method from the JSON value that `answer_read` returned.
 
     Raises:
-        ValueError: If it is nothing that the method returns.
+        ValueError: If it does not have the result type of the method.
     """
     hints = typing.get_type_hints(getattr(Database, name))
-    return _adapter(hints["return"]).validate_python(value)
+    return _make_adapter(hints["return"]).validate_python(value)
 
 
-def _adapter(kind: Any) -> Any:
+def _make_adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can say, but for NaN and the infinities, which pydantic would drop."""
+def _to_json_value(value: Any) -> Any:
+    """Return a JSON value that may contain NaN and infinities, which pydantic would drop."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, datetime.datetime):
@@ -120,12 +120,12 @@ def _plain(value: Any) -> Any:
         if "config_text" in value:  # an experiment
             config = visible_config(value["config"])
             value = {**value, "config": config, "config_text": None}
-        return {str(key): _plain(item) for key, item in value.items()}
-    settled = _settled(value)
-    return [_plain(item) for item in settled] if isinstance(settled, list) else settled
+        return {str(key): _to_json_value(item) for key, item in value.items()}
+    items = _materialize(value)
+    return [_to_json_value(item) for item in items] if isinstance(items, list) else items
 
 
-def _settled(value: Any) -> Any:
-    """Return a list for what may be gone through once only."""
+def _materialize(value: Any) -> Any:
+    """Return a list for an iterable, which may support only one iteration."""
     is_plain = value is None or isinstance(value, str | bytes | Mapping)
     return value if is_plain or not hasattr(value, "__iter__") else list(value)

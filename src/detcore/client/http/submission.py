@@ -1,4 +1,4 @@
-"""Submission of experiments to a server, and following them as if they ran here."""
+"""Submit experiments to a server, and follow them as if they ran on this machine."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 _API = "/api/detcore/v1"
-# Small enough for servers behind a proxy that takes no larger bodies.
+# Small enough for proxies that limit the size of bodies.
 _PART_BYTES = 512 << 10
 _MAX_STEPS = 2000
-# A server that is being restarted is back within a minute.
+# A server restarts within a minute.
 _RETRY_TIMEOUT_S = 60.0
 _RETRY_INTERVAL_S = 1.0
 _POLL_INTERVAL_S = 0.5
 _TICK_S = 0.1
-# A server that is restarted is away for less.
-_SAID_AFTER_S = 3.0
+# A restart of the server usually takes less time and is not reported.
+_NOTICE_AFTER_S = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Submission:
 
     Attributes:
         text: The experiment file (YAML).
-        name: Name of the file in messages about its mistakes.
-        overrides: Settings by dotted name; texts are YAML.
+        name: Name of the file in messages.
+        overrides: Settings by dotted name. Strings are YAML.
         environment: The variables ``DETCORE_CONFIG__...`` of the user's environment.
-        test_mode: One batch, one validation, one checkpoint.
-        submission_id: Identifies the submission, so that a second try does not start a second
+        test_mode: Whether to run only one batch, one validation and one checkpoint.
+        submission_id: Identifies the submission, so that a retry does not start a second
             experiment.
     """
 
@@ -62,38 +62,38 @@ class Submission:
     submission_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def from_file(cls, path: Path, **rest: Any) -> Submission:
-        """Make one of an experiment file.
+    def from_file(cls, path: Path, **attributes: Any) -> Submission:
+        """Create a submission from an experiment file.
 
         Args:
             path: The file.
-            rest: The other attributes but for its text and name.
+            attributes: The attributes other than text and name.
 
         Raises:
-            ConfigError: If it cannot be read.
+            ConfigError: If the file cannot be read.
         """
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
-        return cls(text=text, name=str(path), **rest)
+        return cls(text=text, name=str(path), **attributes)
 
 
 def submit_experiment(
     master: str,
-    given: Submission,
+    submission: Submission,
     folder: Path,
     *,
     environment: Environment,
     notice: Callable[[str], None],
 ) -> tuple[Session, int]:
-    """Submit an experiment with the code in a folder.
+    """Submit an experiment with the code in a directory.
 
     Args:
         master: Address of the server.
-        given: The experiment.
-        folder: Its code.
-        environment: Where the user's token is.
+        submission: The experiment.
+        folder: Directory of the code.
+        environment: The settings of this process, which locate the user's token.
         notice: Called with each message for the user.
 
     Returns:
@@ -105,13 +105,13 @@ def submit_experiment(
     session = open_session(master, environment=environment)
     context = pack_directory(folder)
     with context.file:
-        experiment_id = send_submission(session, given, context, notice=notice)
-    notice(f"experiment {experiment_id} was handed in to {session.url}")
+        experiment_id = send_submission(session, submission, context, notice=notice)
+    notice(f"experiment {experiment_id} was submitted to {session.url}")
     return session, experiment_id
 
 
 def activate_experiment(master: str, experiment_id: int, *, environment: Environment) -> Session:
-    """Let a server continue an experiment, unless it runs or is complete; return the session."""
+    """Resume an experiment on a server unless it is running or complete. Return the session."""
     from detcore.client.determined import Determined
 
     session = open_session(master, environment=environment)
@@ -123,59 +123,59 @@ def activate_experiment(master: str, experiment_id: int, *, environment: Environ
 
 def send_submission(
     session: Session,
-    given: Submission,
+    submission: Submission,
     context: PackedContext,
     *,
     notice: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Submit an experiment and its code; return its id.
+    """Submit an experiment and its code, and return its id.
 
-    The server checks the experiment file before the code is uploaded. While the server is
-    unreachable, or if an answer is lost, each request is repeated for a minute; the server starts
-    one experiment all the same.
+    The server checks the experiment file before the code is uploaded. If the server is unreachable
+    or an answer is lost, each request is repeated for a minute. The server starts only one
+    experiment.
 
     Args:
         session: Session with the server.
-        given: The experiment.
-        context: Its code.
+        submission: The experiment.
+        context: The packed code.
         notice: Called with each message for the user.
 
     Raises:
-        ConfigError: If the experiment file has mistakes; the message lists all.
+        ConfigError: If the experiment file has mistakes; the message lists all of them.
         ServerUnavailableError: If the server stays unreachable.
-        DetcoreError: The error with which the server refuses it.
+        DetcoreError: The error with which the server rejects the experiment.
     """
     body = {
-        "submission_id": given.submission_id,
-        "config": given.text,
-        "name": given.name,
-        "overrides": dict(given.overrides),
-        "environment": dict(given.environment),
-        "test": given.test_mode,
+        "submission_id": submission.submission_id,
+        "config": submission.text,
+        "name": submission.name,
+        "overrides": dict(submission.overrides),
+        "environment": dict(submission.environment),
+        "test": submission.test_mode,
         "archive": context.digest,
         "archive_size": context.size_bytes,
     }
     for _ in range(_MAX_STEPS):
-        said = _patiently(session, notice, "POST", f"{_API}/experiments", json_body=body)
-        if said["experiment_id"] is not None:
-            for line in said["notices"]:
+        answer = _request_patiently(session, notice, "POST", f"{_API}/experiments", json_body=body)
+        if answer["experiment_id"] is not None:
+            for line in answer["notices"]:
                 notice(line)
-            return int(said["experiment_id"])
-        if int(said["uploaded"]) == 0:
+            return int(answer["experiment_id"])
+        if int(answer["uploaded"]) == 0:
             notice(f"uploading {context.num_files} files ({format_bytes(context.size_bytes)})")
-        _upload(session, context, int(said["uploaded"]), notice)
+        _upload_archive(session, context, int(answer["uploaded"]), notice)
     raise DatabaseError(
-        f"the server {session.url} asks for the code again and again, although it was uploaded.\n"
-        "Its log says why."
+        f"the server {session.url} repeatedly requests the code, although it was uploaded.\n"
+        "See the log of the server for the reason."
     )
 
 
-def _upload(
+def _upload_archive(
     session: Session, context: PackedContext, offset: int, notice: Callable[[str], None]
 ) -> None:
     while offset < context.size_bytes:
         context.file.seek(offset)
-        said = _patiently(
+        answer = _request_patiently(
             session,
             notice,
             "PUT",
@@ -183,14 +183,14 @@ def _upload(
             body=context.file.read(_PART_BYTES),
             params={"offset": offset},
         )
-        offset = int(said["size"])
+        offset = int(answer["size"])
 
 
-def _patiently(
+def _request_patiently(
     session: Session, notice: Callable[[str], None], method: str, path: str, **request: Any
 ) -> Any:
-    """Retry while the server is unreachable; both requests may be sent twice without harm."""
-    return _ask_until_back(
+    """Send an idempotent request, and retry while the server is unreachable."""
+    return _retry_until_available(
         lambda: session.request(method, path, is_repeatable=True, **request),
         notice,
         f"Trying again for {_RETRY_TIMEOUT_S:.0f} s",
@@ -198,8 +198,8 @@ def _patiently(
     )
 
 
-def _ask_until_back(
-    ask: Callable[[], Any],
+def _retry_until_available(
+    send: Callable[[], Any],
     notice: Callable[[str], None],
     consequence: str,
     *,
@@ -207,35 +207,36 @@ def _ask_until_back(
     timeout_s: float = math.inf,
     wait: Callable[[], None] = lambda: time.sleep(_RETRY_INTERVAL_S),
 ) -> Any:
-    """Ask a server, again and again while it is unreachable, and tell the user about that.
+    """Repeat a request while the server is unreachable, and notify the user.
 
     Args:
-        ask: Sends the request.
-        notice: Called when the server has been unreachable for a while, and when it is back.
-        consequence: The effect meanwhile, for the user.
-        notice_after_s: The length of that while.
-        timeout_s: For how long the server may be unreachable.
+        send: Sends the request.
+        notice: Called when the server has been unreachable for `notice_after_s`, and when it
+            responds again.
+        consequence: Effect for the user in the meantime.
+        notice_after_s: Time before the first notice.
+        timeout_s: Maximum time that the server may be unreachable.
         wait: Called between two requests.
 
     Raises:
-        ServerUnavailableError: If it is unreachable for longer.
+        ServerUnavailableError: If the server is unreachable for longer.
     """
-    away_since = time.monotonic()
-    is_told = False
+    start = time.monotonic()
+    is_notified = False
     while True:
         try:
-            answer = ask()
+            answer = send()
         except ServerUnavailableError as error:
-            away_s = time.monotonic() - away_since
-            if away_s >= timeout_s:
+            elapsed_s = time.monotonic() - start
+            if elapsed_s >= timeout_s:
                 raise
-            if not is_told and away_s >= notice_after_s:
+            if not is_notified and elapsed_s >= notice_after_s:
                 notice(in_one_line(str(error).splitlines()[0], consequence))
-                is_told = True
+                is_notified = True
             wait()
         else:
-            if is_told:
-                notice("the server is back")
+            if is_notified:
+                notice("the server responds again")
             return answer
 
 
@@ -243,19 +244,19 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
     """Return the events of an experiment's runner from a position on; see the server's route.
 
     Raises:
-        ServerUnavailableError: If the server does not answer; the request is not repeated.
+        ServerUnavailableError: If the server does not respond. The request is not repeated.
     """
-    said: dict[str, Any] = session.request(
+    answer: dict[str, Any] = session.request(
         "GET",
         f"{_API}/experiments/{experiment_id}/events",
         params={"position": position},
         num_tries=1,
     )
-    return said
+    return answer
 
 
 class DetachedError(DetcoreError):
-    """An experiment is no longer followed, because of Ctrl-C; it keeps running."""
+    """Raised when Ctrl-C stops following an experiment, which keeps running."""
 
     def __init__(self, experiment_id: int, url: str) -> None:
         super().__init__(
@@ -268,19 +269,19 @@ class DetachedError(DetcoreError):
 def follow_experiment(
     session: Session, experiment_id: int, listener: RunListener
 ) -> ExperimentResult:
-    """Pass all events of an experiment's runner to a listener, until the experiment ends.
+    """Pass all events of an experiment's runner to a listener until the experiment ends.
 
-    Retry while the server is unreachable: the experiment keeps running.
+    Requests are retried while the server is unreachable, because the experiment keeps running.
 
     Args:
-        session: Asks the server.
-        experiment_id: Which experiment.
+        session: Session with the server.
+        experiment_id: The experiment.
         listener: Receives the events.
 
     Raises:
         DetachedError: After Ctrl-C.
-        NotFoundError: If there is no such experiment, or no more.
-        UnauthenticatedError: If the token is no longer good.
+        NotFoundError: If the experiment does not exist or was deleted.
+        UnauthenticatedError: If the token is no longer valid.
     """
     from detcore.client.http.journal import JournalReplayer
 
@@ -290,31 +291,32 @@ def follow_experiment(
             listener.tick()
             time.sleep(_TICK_S)
 
-    def ask_patiently(ask: Callable[[], dict[str, Any]]) -> Any:
-        return _ask_until_back(
-            ask,
+    def send_patiently(send: Callable[[], dict[str, Any]]) -> Any:
+        return _retry_until_available(
+            send,
             listener.notice,
             "The experiment continues; trying to reach the server again (Ctrl-C: stop following)",
-            notice_after_s=_SAID_AFTER_S,
+            notice_after_s=_NOTICE_AFTER_S,
             wait=wait,
         )
 
     replay, position, num_before = JournalReplayer(listener), 0, None
     try:
         while True:
-            said = ask_patiently(functools.partial(read_events, session, experiment_id, position))
-            for line in said["lines"]:
+            send = functools.partial(read_events, session, experiment_id, position)
+            answer = send_patiently(send)
+            for line in answer["lines"]:
                 replay(line)
-            position = said["position"]
-            if said["num_before"] not in (None, num_before):
-                listener.notice(_describe_place(experiment_id, said["num_before"]))
-            num_before = said["num_before"]
-            if said["is_over"]:
+            position = answer["position"]
+            if answer["num_before"] not in (None, num_before):
+                listener.notice(_describe_place(experiment_id, answer["num_before"]))
+            num_before = answer["num_before"]
+            if answer["is_over"]:
                 break
-            if not said["lines"]:
+            if not answer["lines"]:
                 wait()
         path = f"{_API}/experiments/{experiment_id}/outcome"
-        return _result(decode_value(ask_patiently(lambda: session.request("GET", path))))
+        return _make_result(decode_value(send_patiently(lambda: session.request("GET", path))))
     except KeyboardInterrupt:
         raise DetachedError(experiment_id, session.url) from None
 
@@ -322,18 +324,18 @@ def follow_experiment(
 def _describe_place(experiment_id: int, num_before: int) -> str:
     if not num_before:
         return f"experiment {experiment_id} is about to start"
-    others = "1 experiment" if num_before == 1 else f"{num_before} experiments"
-    return f"experiment {experiment_id} waits for its turn: {others} before it"
+    count = "1 experiment" if num_before == 1 else f"{num_before} experiments"
+    return f"experiment {experiment_id} is queued behind {count}"
 
 
-def _result(said: dict[str, Any]) -> ExperimentResult:
+def _make_result(outcome: dict[str, Any]) -> ExperimentResult:
     from detcore.run import ExperimentResult, TrialResult
 
     return ExperimentResult(
-        experiment_id=said["experiment_id"],
-        state=ExperimentState(said["state"]),
-        trials=tuple(TrialResult(**trial) for trial in said["trials"]),
-        metric=said["metric"],
-        smaller_is_better=said["smaller_is_better"],
-        error=said["error"],
+        experiment_id=outcome["experiment_id"],
+        state=ExperimentState(outcome["state"]),
+        trials=tuple(TrialResult(**trial) for trial in outcome["trials"]),
+        metric=outcome["metric"],
+        smaller_is_better=outcome["smaller_is_better"],
+        error=outcome["error"],
     )

@@ -1,4 +1,4 @@
-"""Documents as they travel: numbers that JSON lacks, and the check of an answer."""
+"""Documents in HTTP messages: encoding of NaN and infinities, and checks of answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 NUMBER = "$number"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-# Fields of documents with metrics, in which a special number is a text.
+# Metric fields of documents, in which a special number is a string.
 _METRICS = ("metrics", "batch_metrics", "value")
-# Fields with documents, and the kinds of these.
+# Fields that contain documents, with the kinds of the documents.
 _INNER = {
     "validation": "validation",
     "checkpoint": "checkpoint",
@@ -29,7 +29,7 @@ _INNER = {
 
 
 def encode_value(value: Any) -> Any:
-    """Return a JSON value with special numbers as objects."""
+    """Return a JSON value in which NaN and infinities are objects."""
     if isinstance(value, float) and not math.isfinite(value):
         return {NUMBER: json.dumps(value)}
     if isinstance(value, dict):
@@ -56,7 +56,7 @@ def decode_value(value: Any) -> Any:
 
 
 def encode_answer(answer: Any) -> Any:
-    """Return a document, or a list of documents, as JSON that every reader of JSON accepts."""
+    """Return a document, or a list of documents, as standard JSON."""
     if isinstance(answer, list):
         return [encode_answer(item) for item in answer]
     if not isinstance(answer, dict):
@@ -71,19 +71,19 @@ def _encode_field(name: str, value: Any) -> Any:
 
 
 def read_document(kind: str, answer: Any) -> Document:
-    """Return a document from an answer, with the fields that its kind has.
+    """Return a document from an answer, with the fields of its kind.
 
     Args:
         kind: A key of `detcore.client.DOCUMENTS`.
         answer: A result of `encode_answer`.
 
     Raises:
-        ServerRefusedError: If it lacks a field.
+        ServerRefusedError: If a field is missing.
     """
     names = DOCUMENTS[kind].__annotations__
     if not isinstance(answer, dict) or not answer.keys() >= names.keys():
-        missing = sorted(names.keys() - answer) if isinstance(answer, dict) else "all fields"
-        raise _refuse(kind, f"it lacks {missing}")
+        missing = sorted(names.keys() - answer if isinstance(answer, dict) else names)
+        raise _make_document_error(kind, f"missing fields: {', '.join(missing)}")
     return {name: _decode_field(name, answer[name]) for name in names}
 
 
@@ -91,10 +91,10 @@ def read_documents(kind: str, answer: Any) -> list[Document]:
     """Return a list of documents of one kind.
 
     Raises:
-        ServerRefusedError: If it is not a list, or one of them lacks a field.
+        ServerRefusedError: If it is not a list, or a field is missing.
     """
     if not isinstance(answer, list):
-        raise _refuse(kind, "it is in no list")
+        raise _make_document_error(kind, "expected a list")
     return [read_document(kind, item) for item in answer]
 
 
@@ -107,8 +107,8 @@ def _decode_field(name: str, value: Any) -> Any:
     return (read_documents if isinstance(value, list) else read_document)(kind, value)
 
 
-def _refuse(kind: str, why: str) -> ServerRefusedError:
+def _make_document_error(kind: str, why: str) -> ServerRefusedError:
     return ServerRefusedError(
-        f"the server answered with what is no {kind}: {why}.\n"
-        "Is it the address of a detcore server of this version?"
+        f"the answer of the server is not a valid {kind}: {why}.\n"
+        "Check that it is the address of a detcore server with the same version."
     )

@@ -1,7 +1,7 @@
-"""Fork processes that do one thing at the same moment, and tell what came of it.
+"""Fork processes that act at the same moment, and print their results.
 
-Commands come as JSON lines on standard input. The answer to each is one line, a JSON list with a
-text of each process.
+Commands are JSON lines on standard input. The answer to a command is one line with a JSON list of
+the texts of all processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
+import alembic.command  # noqa: F401  (imported once, before forking)
 from sqlalchemy import create_engine
 
 from detcore.errors import DetcoreError
@@ -21,19 +21,19 @@ from detcore.records import Database, TrialDraft
 
 
 def act(database: Database, command: dict[str, Any], number: int) -> object:
-    what = command["do"]
-    if what == "create":
+    action = command["do"]
+    if action == "create":
         return database.create_model("shared", description=f"of {number}").id
-    if what == "event":
+    if action == "event":
         drafts = [TrialDraft(search_index=i, hparams={"of": number}, seed=i) for i in range(3)]
         return sorted(database.add_search_event(1, number=0, event=None, created=drafts))
-    if what == "start":
+    if action == "start":
         return database.start_run(1)
-    if what == "restart":
+    if action == "restart":
         return database.count_restart(1)
-    if what == "register":
+    if action == "register":
         return [register(database, command["checkpoint"]) for _ in range(command["each"])]
-    assert what == "record"
+    assert action == "record"
     return database.create_experiment(config={}, config_text=None, model_dir="/m", name="x")
 
 
@@ -44,7 +44,7 @@ def register(database: Database, checkpoint: str) -> int:
 
 
 def live(command: dict[str, Any], number: int, wait: Callable[[], None]) -> str:
-    """Wait and act, with the database opened before or, if the command says so, after."""
+    """Wait and act. The database is opened before the wait, or after it with `opens_together`."""
     if command["opens_together"]:
         wait()
     with Database.open(command["url"]) as database:
@@ -61,10 +61,10 @@ def answer(command: dict[str, Any]) -> list[str]:
     gate, opens_gate = os.pipe()
     children = []
     for number in range(command["count"]):
-        said, says = os.pipe()
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(opens_gate)  # or the end of it would never come
+            os.close(opens_gate)  # otherwise the read below never returns
 
             def wait() -> None:
                 os.write(is_ready, b"x")
@@ -72,19 +72,19 @@ def answer(command: dict[str, Any]) -> list[str]:
 
             try:
                 text = live(command, number, wait)
-            except BaseException:  # noqa: BLE001  (told to the test)
+            except BaseException:  # noqa: BLE001  (returned to the test)
                 text = traceback.format_exc()
-            os.write(says, text.encode())
+            os.write(writer, text.encode())
             os._exit(0)
-        os.close(says)
-        children.append((pid, said))
+        os.close(writer)
+        children.append((pid, reader))
     os.close(is_ready)
     for _ in children:
-        os.read(ready, 1)  # nothing, once all that are left have said so or are dead
+        os.read(ready, 1)  # empty once all remaining children are ready or dead
     os.close(opens_gate)
     texts = []
-    for pid, said in children:
-        with open(said, encoding="utf-8") as file:
+    for pid, reader in children:
+        with open(reader, encoding="utf-8") as file:
             texts.append(file.read())
         os.waitpid(pid, 0)
     os.close(ready)
@@ -93,7 +93,7 @@ def answer(command: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    create_engine("postgresql+psycopg://")  # for the same reason: it imports the driver
+    create_engine("postgresql+psycopg://")  # imports the driver before forking
     print("ready", flush=True)
     for text in sys.stdin:
         print(json.dumps(answer(json.loads(text))), flush=True)

@@ -1,4 +1,4 @@
-"""The event log by itself, and the thread that moves it into the records."""
+"""Test the event log, and the thread that copies it into the records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detcore.records.log_follower import _ingest_or_warn
 from detcore.records.log_ingestion import LogPosition
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -41,7 +41,7 @@ def following(database: Database, log: Path) -> LogFollower:
 
 
 def fill_disk(folder: Path) -> Path:
-    """Fill the file system of a folder with a file; return the file."""
+    """Fill the file system of a folder with a file, and return the file."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         while file.write(b"x" * 4096) == 4096 and os.statvfs(folder).f_bavail:
@@ -56,7 +56,7 @@ def log(store: Store) -> Iterator[EventLog]:
     log.close()
 
 
-def test_lines_are_json_that_any_program_reads(store: Store, log: EventLog) -> None:
+def test_event_log_lines_are_standard_json(store: Store, log: EventLog) -> None:
     assert log.append("training", metrics(5, loss=math.nan, text="ä\n")) == 1
     assert log.append("progress", {"length": 10}) == 2
     head, first, second = [json.loads(line) for line in store.log().read_text().splitlines()]
@@ -65,7 +65,7 @@ def test_lines_are_json_that_any_program_reads(store: Store, log: EventLog) -> N
     assert (second["seq"], second["kind"], second["payload"]) == (2, "progress", {"length": 10})
 
 
-def test_numbers_come_back_as_they_were(store: Store, log: EventLog) -> None:
+def test_event_log_preserves_numbers(store: Store, log: EventLog) -> None:
     values = {
         "nan": math.nan,
         "inf": math.inf,
@@ -83,13 +83,13 @@ def test_numbers_come_back_as_they_were(store: Store, log: EventLog) -> None:
     log.append("validation", {**metrics(3, **values), "batch_metrics": batches})
     assert ingest_event_logs(store.database, store.home) == 1
     (record,) = store.database.metrics(store.trial_id, "validation")
-    found = dict(record.metrics)
-    assert math.isnan(found.pop("nan"))
-    assert math.isnan(found.pop("nan32"))
-    nested = found.pop("nested")
+    recorded = dict(record.metrics)
+    assert math.isnan(recorded.pop("nan"))
+    assert math.isnan(recorded.pop("nan32"))
+    nested = recorded.pop("nested")
     assert nested["a"][0] == 1
     assert math.isnan(nested["a"][1])
-    assert found == {
+    assert recorded == {
         "inf": math.inf,
         "low": -math.inf,
         "float32": float(np.float32(0.1)),
@@ -103,7 +103,7 @@ def test_numbers_come_back_as_they_were(store: Store, log: EventLog) -> None:
     assert (record.trial_id, record.run_id, record.seq) == (store.trial_id, store.run_id, 1)
 
 
-def test_what_is_not_json_is_refused_and_leaves_nothing(store: Store, log: EventLog) -> None:
+def test_event_log_rejects_non_json_values(store: Store, log: EventLog) -> None:
     size = store.log().stat().st_size
     with pytest.raises(TypeError, match="Path is not JSON"):
         log.append("training", metrics(1, x=Path()))
@@ -112,9 +112,9 @@ def test_what_is_not_json_is_refused_and_leaves_nothing(store: Store, log: Event
     assert ingest_event_logs(store.database, store.home) == 1
 
 
-def test_sequence_numbers_go_on_after_reopening(store: Store, log: EventLog) -> None:
+def test_sequence_continues_after_reopening(store: Store, log: EventLog) -> None:
     assert [log.append("progress", {"at": i}) for i in range(3)] == [1, 2, 3]
-    # Longer than the block that is read from the end.
+    # Longer than the block that is read at the end.
     log.append("training", {**metrics(1), "batch_metrics": [{"loss": 0.5}] * 20_000})
     log.close()
     again = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
@@ -123,7 +123,7 @@ def test_sequence_numbers_go_on_after_reopening(store: Store, log: EventLog) -> 
     assert ingest_event_logs(store.database, store.home) == 5
 
 
-def test_threads_may_report_at_once(store: Store, log: EventLog) -> None:
+def test_threads_may_report_concurrently(store: Store, log: EventLog) -> None:
     def work() -> None:
         for step in range(200):
             log.append("training", metrics(step))
@@ -138,7 +138,7 @@ def test_threads_may_report_at_once(store: Store, log: EventLog) -> None:
     assert sorted(row.seq or 0 for row in rows) == list(range(1, 801))
 
 
-def test_a_second_process_may_not_report_for_the_same_run(store: Store, log: EventLog) -> None:
+def test_second_process_cannot_open_event_log(store: Store, log: EventLog) -> None:
     code = (
         "import sys; from pathlib import Path; from detcore.log.writing import EventLog\n"
         "EventLog(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
@@ -151,9 +151,7 @@ def test_a_second_process_may_not_report_for_the_same_run(store: Store, log: Eve
     assert f"the event log {log.path} is in use by another process" in other.stderr
 
 
-def test_a_reader_that_looks_for_a_moment_does_not_keep_a_process_from_reporting(
-    store: Store, log: EventLog
-) -> None:
+def test_lock_check_does_not_block_event_log(store: Store, log: EventLog) -> None:
     log.close()
     descriptor = os.open(log.path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -164,13 +162,13 @@ def test_a_reader_that_looks_for_a_moment_does_not_keep_a_process_from_reporting
     release.join()
 
 
-def test_an_event_log_of_another_run_is_refused(store: Store, log: EventLog) -> None:
+def test_event_log_of_another_run_is_rejected(store: Store, log: EventLog) -> None:
     log.close()
     with pytest.raises(DatabaseError, match="belongs to trial 1, run 1, not to trial 1, run 2"):
         EventLog(store.log(), trial_id=1, run_id=2)
 
 
-def test_a_file_that_is_no_event_log_is_refused_and_left_alone(store: Store) -> None:
+def test_other_file_is_rejected_as_event_log(store: Store) -> None:
     path = store.log()
     path.parent.mkdir(parents=True)
     path.write_text("precious notes\n")
@@ -179,7 +177,7 @@ def test_a_file_that_is_no_event_log_is_refused_and_left_alone(store: Store) -> 
     assert path.read_text() == "precious notes\n"
 
 
-def test_nothing_is_reported_to_a_closed_event_log(store: Store, log: EventLog) -> None:
+def test_closed_event_log_rejects_reports(store: Store, log: EventLog) -> None:
     log.close()
     log.close()
     with pytest.raises(DatabaseError, match="is closed; nothing was reported"):
@@ -200,7 +198,7 @@ def test_nothing_is_reported_to_a_closed_event_log(store: Store, log: EventLog) 
         {"steps_completed": 1, "metrics": {}, "batch_metrics": [{}, None]},
     ],
 )
-def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(
+def test_malformed_report_does_not_block_others(
     store: Store, log: EventLog, payload: object
 ) -> None:
     log.append("training", payload)
@@ -211,7 +209,7 @@ def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(
     assert len(store.database.metrics(store.trial_id, "training")) == 1
 
 
-def test_a_full_disk_is_an_error_that_says_how_much_is_missing(tmp_path: Path) -> None:
+def test_full_disk_error_reports_missing_bytes(tmp_path: Path) -> None:
     with pytest.raises(
         StorageFullError, match=r"no space left for a report of .* in /dev/full"
     ) as caught:
@@ -220,7 +218,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_missing(tmp_path: Path) -
     assert caught.value.missing_bytes >= 1
 
 
-def test_an_event_log_goes_on_once_there_is_room_again(store: Store, small_disk: Path) -> None:
+def test_event_log_continues_after_full_disk(store: Store, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 100_000)
     log = EventLog(small_disk / "events-1.jsonl", trial_id=store.trial_id, run_id=store.run_id)
@@ -228,7 +226,7 @@ def test_an_event_log_goes_on_once_there_is_room_again(store: Store, small_disk:
     with pytest.raises(StorageFullError, match=r"at least .* bytes are missing"):  # noqa: PT012
         while True:
             acknowledged.append(log.append("training", metrics(len(acknowledged))))
-    assert log.path.read_bytes().endswith(b"\n")  # what did not fit was cut off
+    assert log.path.read_bytes().endswith(b"\n")  # the incomplete line was removed
     ballast.unlink()
     acknowledged.append(log.append("training", metrics(100_000)))
     log.close()
@@ -238,7 +236,7 @@ def test_an_event_log_goes_on_once_there_is_room_again(store: Store, small_disk:
     assert [row.seq for row in rows] == acknowledged
 
 
-def test_a_damaged_line_is_told_of_and_the_others_are_kept(store: Store, log: EventLog) -> None:
+def test_damaged_line_is_recorded_and_skipped(store: Store, log: EventLog) -> None:
     for step in range(5):
         log.append("training", metrics(step, loss=0.25))
     log.close()
@@ -252,7 +250,7 @@ def test_a_damaged_line_is_told_of_and_the_others_are_kept(store: Store, log: Ev
     assert "0.75" in event.payload["text"]
 
 
-def test_an_event_log_that_shrank_is_left_out_with_a_warning(
+def test_truncated_event_log_is_skipped(
     store: Store, log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in range(5):
@@ -262,7 +260,7 @@ def test_an_event_log_that_shrank_is_left_out_with_a_warning(
     store.log().write_bytes(store.log().read_bytes()[:300])
     follower = following(store.database, store.log())
     follower.stop(30)
-    assert not follower._thread.is_alive()  # it would use a database that is closed
+    assert not follower._thread.is_alive()  # it would use a closed database
     other = store.log(2)
     other.write_text("something else\n" * 9)
     store.database.start_run(store.trial_id)
@@ -273,8 +271,8 @@ def test_an_event_log_that_shrank_is_left_out_with_a_warning(
     assert len(store.database.metrics(store.trial_id, "training")) == 5
 
 
-def test_an_event_log_of_another_database_is_not_taken_in(store: Store) -> None:
-    # Left by a database that was deleted: the same trial number, the same home.
+def test_event_log_of_other_database_is_ignored(store: Store) -> None:
+    # A deleted database left this log of the same trial number in the same home.
     stale = EventLog(store.log(2), trial_id=store.trial_id, run_id=2)
     stale.append("training", metrics(1, loss=99))
     stale.close()
@@ -285,7 +283,7 @@ def test_an_event_log_of_another_database_is_not_taken_in(store: Store) -> None:
     assert store.database.metrics(store.trial_id, "training") == []
 
 
-def test_stop_brings_everything_into_the_database(store: Store, log: EventLog) -> None:
+def test_stop_ingests_all_reports(store: Store, log: EventLog) -> None:
     for start in range(1, 300, 50):
         follower = following(store.database, store.log())
         numbers = [log.append("training", metrics(step)) for step in range(start, start + 50)]
@@ -293,9 +291,7 @@ def test_stop_brings_everything_into_the_database(store: Store, log: EventLog) -
         assert len(store.database.metrics(store.trial_id, "training")) == numbers[-1]
 
 
-def test_records_and_the_position_behind_them_are_one_transaction(
-    store: Store, log: EventLog
-) -> None:
+def test_ingestion_is_one_transaction(store: Store, log: EventLog) -> None:
     def fail_once(_c: object, _cursor: object, sql: str, *_rest: object) -> None:
         if "INTO event_logs" in sql:
             event.remove(store.database._engine, "before_cursor_execute", fail_once)
@@ -309,7 +305,7 @@ def test_records_and_the_position_behind_them_are_one_transaction(
     assert ingest_event_logs(store.database, store.home) == 1
 
 
-def test_a_follower_moves_reports_while_it_is_open(store: Store, log: EventLog) -> None:
+def test_follower_ingests_reports(store: Store, log: EventLog) -> None:
     follower = following(store.database, store.log())
     log.append("training", metrics(1))
     for _ in range(6000):
@@ -320,7 +316,7 @@ def test_a_follower_moves_reports_while_it_is_open(store: Store, log: EventLog) 
     follower.stop(10)
 
 
-def test_a_locked_database_does_not_hold_up_reports(store: Store, log: EventLog) -> None:
+def test_locked_database_does_not_block_reports(store: Store, log: EventLog) -> None:
     follower = following(store.database, store.log())
     holder = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "hold_lock.py"), store.url],
@@ -332,15 +328,15 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, log: EventLog)
     for step in range(1000):
         log.append("training", metrics(step))
     follower.stop(0.2)
-    assert holder.poll() is None  # the lock was held all the time
+    assert holder.poll() is None  # the lock was held throughout
     assert store.database.metrics(store.trial_id, "training") == []
     holder.communicate(b"")
     follower.stop(60)
     assert len(store.database.metrics(store.trial_id, "training")) == 1000
 
 
-def test_a_log_that_cannot_be_moved_delays_no_other(store: Store, log: EventLog) -> None:
-    other = EventLog(store.log(99), trial_id=99, run_id=1)  # no such trial
+def test_unreadable_log_does_not_delay_others(store: Store, log: EventLog) -> None:
+    other = EventLog(store.log(99), trial_id=99, run_id=1)  # this trial does not exist
     other.append("training", metrics(1))
     other.close()
     follower = following(store.database, other.path)
@@ -351,9 +347,7 @@ def test_a_log_that_cannot_be_moved_delays_no_other(store: Store, log: EventLog)
 
 
 @pytest.mark.timeout(40)  # the wait for other failures is longer
-def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_explains_full_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from detcore import core
 
     for name in ("DETCORE_DB", "DETCORE_TRIAL_INFO"):
@@ -376,7 +370,7 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
     )  # the first error is not lost
 
 
-def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Path) -> None:
+def test_ingestion_survives_full_disk(store: Store, small_disk: Path) -> None:
     with Database.open(f"sqlite:///{small_disk / 'detcore.db'}") as database:
         experiment = database.create_experiment(
             config={}, config_text=None, model_dir="/m", name="n"
@@ -395,7 +389,7 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         log.close()
 
 
-def test_an_event_log_that_cannot_be_read_does_not_hide_the_others(
+def test_unreadable_log_does_not_hide_others(
     store: Store, log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.append("training", metrics(5))

@@ -23,12 +23,12 @@ from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
     from databases import Places
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_an_experiment_comes_back_as_it_was(store: Store) -> None:
+def test_experiment_record_is_preserved(store: Store) -> None:
     config = {"a": [1, 2.5, None, True], "text": "NaN", "limit": math.inf, "ü": {"b": "c"}}
     number = store.database.create_experiment(
         config=config, config_text="a: 1 # ü\n", model_dir="/code", name="second"
@@ -43,7 +43,7 @@ def test_an_experiment_comes_back_as_it_was(store: Store) -> None:
     assert [row.id for row in store.database.list_experiments()] == [1, 2]
 
 
-def test_states_move_and_errors_go_away_again(store: Store) -> None:
+def test_states_change_and_errors_are_cleared(store: Store) -> None:
     database = store.database
     database.set_experiment_state(1, ExperimentState.ERROR, error="it broke")
     database.set_trial_state(1, TrialState.ERROR, error="it broke")
@@ -79,7 +79,7 @@ def test_trials_and_their_runs(store: Store) -> None:
     assert database.get_trial(second).trial_dir == "/elsewhere"
 
 
-def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
+def test_unknown_id_error_lists_valid_ids(store: Store) -> None:
     database = store.database
     for _ in range(4):
         database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
@@ -102,7 +102,7 @@ def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
     assert database.list_trials(2) == []
 
 
-def test_an_empty_database_says_how_to_fill_it(places: Places) -> None:
+def test_empty_database_error_has_start_command(places: Places) -> None:
     with (
         Database.open(places.new()) as database,
         pytest.raises(NotFoundError, match=r"no experiments yet in .*\nStart an experiment: "),
@@ -110,12 +110,12 @@ def test_an_empty_database_says_how_to_fill_it(places: Places) -> None:
         database.get_experiment(1)
 
 
-def test_ids_are_described_shortly() -> None:
+def test_ids_are_described_as_ranges() -> None:
     assert describe_ids([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
     assert describe_ids(range(0, 100, 2)).startswith("..., 60, 62")
 
 
-def test_trials_are_found_by_their_ids(store: Store) -> None:
+def test_trials_are_read_by_ids(store: Store) -> None:
     database = store.database
     first, second = (database.create_trial(experiment_id=1, hparams={}, seed=0) for _ in range(2))
     assert database.get_trials([second, first, 99]) == {
@@ -140,7 +140,7 @@ with Database.open(sys.argv[1]) as database:
 
 
 @pytest.mark.parametrize("last_word", ["complete", "nothing"])
-def test_an_experiment_that_ends_while_it_is_asked_for(
+def test_experiment_that_ends_during_observation(
     store: Store, monkeypatch: pytest.MonkeyPatch, last_word: str
 ) -> None:
     database = store.database
@@ -186,7 +186,7 @@ def test_threads_share_one_database(store: Store) -> None:
     assert store.database.get_trial(store.trial_id).run_id == 1 + 6 * 20
 
 
-def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
+def test_checkpoint_states_from_start_to_deletion(store: Store) -> None:
     database = store.database
     store.begin("abc1", steps=5)
     record = database.get_checkpoint("abc1")
@@ -212,7 +212,7 @@ def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
     assert record.deleted_at is not None
 
 
-def test_a_deleted_checkpoint_is_not_completed_by_a_late_commit(store: Store) -> None:
+def test_late_commit_does_not_revive_checkpoint(store: Store) -> None:
     store.begin("abc1")
     store.commit("abc1")
     for change in (CheckpointDeleting(uuid="abc1"), CheckpointDeleted(uuid="abc1", resources={})):
@@ -222,7 +222,7 @@ def test_a_deleted_checkpoint_is_not_completed_by_a_late_commit(store: Store) ->
         assert store.database.get_checkpoint("abc1").resources == {}
 
 
-def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> None:
+def test_checkpoints_are_found_by_uuid_prefix(store: Store) -> None:
     for uuid in ("aa11", "aa12", "ab", "abc", "x_y", "xzy"):
         store.begin(uuid)
     database = store.database
@@ -243,7 +243,7 @@ def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> N
         database.get_checkpoint("many")
 
 
-def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) -> None:
+def test_latest_checkpoint_has_most_steps(store: Store) -> None:
     database = store.database
     other = database.create_trial(experiment_id=1, hparams={}, seed=0)
     for uuid, steps in (("a", 10), ("b", 30), ("c", 20)):
@@ -263,7 +263,7 @@ def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) 
     assert database.list_checkpoints(experiment_id=2) == []
 
 
-def test_a_checkpoint_is_recorded_once(store: Store) -> None:
+def test_checkpoint_is_recorded_once(store: Store) -> None:
     store.begin("a")
     with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
         store.begin("a")

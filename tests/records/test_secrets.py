@@ -1,4 +1,4 @@
-"""Secrets of experiment files: hidden in the records, kept beside them, put back."""
+"""Test that secrets are masked in the records, stored in a private file, and restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detcore.errors import StorageError
 from detcore.records import restore_secrets, save_secrets
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 SECRET = "s3cr3t-of-the-test"
 CONFIG: dict[str, Any] = {
@@ -37,8 +37,8 @@ environment:
 """
 
 
-def test_no_secret_is_in_the_database(sqlite_store: Store) -> None:
-    store = sqlite_store  # of whose file every byte can be looked at
+def test_database_contains_no_secrets(sqlite_store: Store) -> None:
+    store = sqlite_store  # the test searches every byte of its file
     number = store.database.create_experiment(
         config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
     )
@@ -56,7 +56,7 @@ def test_no_secret_is_in_the_database(sqlite_store: Store) -> None:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_they_are_kept_for_the_owner_and_put_back(store: Store) -> None:
+def test_secrets_are_private_and_restored(store: Store) -> None:
     number = store.database.create_experiment(
         config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
     )
@@ -68,7 +68,7 @@ def test_they_are_kept_for_the_owner_and_put_back(store: Store) -> None:
     assert restored.path.parent == store.home / "experiments" / str(number)
 
 
-def test_without_the_file_the_storage_goes_by_the_environment(store: Store) -> None:
+def test_missing_secrets_are_left_out(store: Store) -> None:
     number = store.database.create_experiment(
         config=CONFIG, config_text=None, model_dir="/m", name="n"
     )
@@ -78,13 +78,13 @@ def test_without_the_file_the_storage_goes_by_the_environment(store: Store) -> N
     assert restored.config["checkpoint_storage"] == storage
 
 
-def test_what_was_changed_since_then_is_not_overwritten(tmp_path: Path) -> None:
+def test_changed_values_are_not_overwritten(tmp_path: Path) -> None:
     save_secrets(tmp_path, 3, CONFIG)
-    changed = {"checkpoint_storage": "/folder", "environment": {"environment_variables": ["A=1"]}}
-    assert restore_secrets(tmp_path, 3, changed).config == changed
+    edited = {"checkpoint_storage": "/folder", "environment": {"environment_variables": ["A=1"]}}
+    assert restore_secrets(tmp_path, 3, edited).config == edited
 
 
-def test_an_experiment_without_secrets_has_no_file_also_not_an_old_one(tmp_path: Path) -> None:
+def test_experiment_without_secrets_has_no_file(tmp_path: Path) -> None:
     save_secrets(tmp_path, 3, CONFIG)
     path = restore_secrets(tmp_path, 3, {}).path
     assert path.exists()
@@ -93,7 +93,7 @@ def test_an_experiment_without_secrets_has_no_file_also_not_an_old_one(tmp_path:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"secrets": [1]}'])
-def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+def test_damaged_secrets_file_is_reported(tmp_path: Path, content: str) -> None:
     save_secrets(tmp_path, 3, CONFIG)
     path = restore_secrets(tmp_path, 3, {}).path
     path.write_text(content)

@@ -1,4 +1,4 @@
-"""A home that is moved, and homes with unusual names."""
+"""Test moved homes, and homes with unusual names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def use_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 
 
 def save_checkpoint(*, resume: bool = False) -> tuple[str, str | None]:
-    """Run a script that saves a checkpoint and fails; return it and what it resumed from."""
+    """Run a failing script; return its checkpoint and the checkpoint that it resumed from."""
     context = core.init(tensorboard_mode=core.TensorboardMode.MANUAL, resume=resume).start()
     assert context.info is not None
     with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
@@ -63,9 +63,7 @@ def test_a_home_may_have_any_name(
     shutil.rmtree(home)
 
 
-def test_a_home_may_be_relative_to_a_folder_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_may_be_relative_to_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     use_home(monkeypatch, Path("../home"))
@@ -74,14 +72,14 @@ def test_a_home_may_be_relative_to_a_folder_above(
     assert result.exit_code == 0, result.output
 
 
-def test_a_home_that_no_record_can_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_with_unstorable_name_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     use_home(monkeypatch, Path("/tmp/lat\udce9"))
     result = CliRunner().invoke(main, ["experiment", "list"])
     assert result.exit_code == 2
     assert r"'/tmp/lat\udce9', is not valid UTF-8" in result.output
 
 
-def test_a_relative_database_may_lie_in_any_folder(
+def test_relative_url_works_in_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "who?"
@@ -92,7 +90,7 @@ def test_a_relative_database_may_lie_in_any_folder(
         assert (folder / "records.db").is_file()
 
 
-def test_a_new_home_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_home_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_home(monkeypatch, tmp_path / "home")
     before = os.umask(0o022)
     try:

@@ -1,4 +1,4 @@
-"""Databases with an experiment in them, and programs that are killed."""
+"""Fixtures: databases with an experiment, and programs that tests kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A database, and one experiment with one started trial in it."""
+    """A database with one experiment and one started trial."""
 
     home: Path
     url: str
@@ -45,12 +45,12 @@ class Store:
         return self.home / "detcore.db"
 
     def begin(self, uuid: str, steps: int = 10, *, trial: int = 1) -> None:
-        """Record that a checkpoint was started."""
+        """Record the start of a checkpoint."""
         started = CheckpointStarted(uuid=uuid, storage_url="file:///ck", steps_completed=steps)
         self.database.record_checkpoint(started, trial_id=trial)
 
     def commit(self, uuid: str, steps: int = 10) -> None:
-        """Record that a checkpoint that was started is whole."""
+        """Record that a started checkpoint is complete."""
         self.database.record_checkpoint(
             CheckpointCommitted(
                 uuid=uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
@@ -58,7 +58,7 @@ class Store:
         )
 
     def save(self, uuid: str, steps: int = 10, *, trial: int = 1) -> str:
-        """Record a whole checkpoint."""
+        """Record a complete checkpoint."""
         self.begin(uuid, steps, trial=trial)
         self.commit(uuid, steps)
         return uuid
@@ -70,7 +70,7 @@ class Store:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
-    """A server, with a database `records` that has all tables and nothing in them."""
+    """A server with a database `records` whose tables are empty."""
     with run_postgresql(Database.open) as server:
         yield server
 
@@ -86,14 +86,14 @@ def _filled(home: Path, url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def sqlite_store(tmp_path: Path) -> Iterator[Store]:
-    """A store on SQLite, for what is only true of files."""
+    """A store on SQLite, for tests of its file."""
     home = tmp_path / "home"
     yield from _filled(home, f"sqlite:///{home / 'detcore.db'}")
 
 
 @pytest.fixture
 def postgresql_store(tmp_path: Path, postgresql: PostgreSQLServer) -> Iterator[Store]:
-    """A store on PostgreSQL, for what is only true of servers."""
+    """A store on PostgreSQL, for tests of its server."""
     name = postgresql.create_database("records")
     yield from _filled(tmp_path / "home", postgresql.url(name))
     postgresql.drop_database(name)
@@ -107,7 +107,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 class Program:
-    """A program that takes commands as JSON lines; it has done its imports when it forks."""
+    """A program that receives commands as JSON lines and forks with all modules imported."""
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
@@ -146,7 +146,7 @@ class Nursery(Program):
         during: Callable[[], object] = int,
         **fields: object,
     ) -> tuple[list[int], int]:
-        """Run a child to its end; return what it acknowledged, and its exit code."""
+        """Run a child; return its acknowledged sequence numbers and exit code."""
         self.send({"do": do, "kill_after_s": kill_after_s, **fields})
         during()
         acknowledged: list[int] = []
@@ -158,12 +158,12 @@ class Nursery(Program):
 
 
 class Crowd(Program):
-    """Forks processes that do the same at the same moment; see programs/crowd.py."""
+    """Forks processes that act at the same moment; see programs/crowd.py."""
 
     def do(
         self, url: str, do: str, *, count: int, opens_together: bool = False, **fields: object
     ) -> list[str]:
-        """Return what each of them says; with `opens_together` they open the database together."""
+        """Return the answers. With `opens_together`, opening the database is simultaneous too."""
         command = {"url": url, "do": do, "count": count, "opens_together": opens_together}
         self.send({**command, **fields})
         texts: list[str] = json.loads(self.lines.readline())
@@ -186,7 +186,7 @@ def crowd() -> Iterator[Crowd]:
 
 @pytest.fixture
 def moments() -> random.Random:
-    """Random moments, other ones in each session, printed so that a failure can be repeated."""
+    """A random generator with a new seed, which is printed to repeat a failure."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed of the moments: {seed}")
     return random.Random(seed)
@@ -194,13 +194,13 @@ def moments() -> random.Random:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with room for 512 kB; a new database needs 200."""
+    """A separate file system of 512 kB; a new database needs 200 kB."""
     with mounted_disk(tmp_path / "small", size="512k") as folder:
         yield folder
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own."""
+    """A separate file system."""
     with mounted_disk(tmp_path / "mounted", size="8m") as folder:
         yield folder

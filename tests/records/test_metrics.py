@@ -15,7 +15,7 @@ from detcore.records import MetricRecord
 from detcore.records.metric_queries import select_numbers
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 
 def report(
@@ -36,7 +36,7 @@ def test_reports_are_in_the_order_of_steps(store: Store) -> None:
     assert store.database.summarize_trials(1, metric=None)[1].steps_completed == 30
 
 
-def test_only_numbers_are_compared_and_what_comes_before_them_does_not_matter() -> None:
+def test_only_numeric_metrics_are_ranked() -> None:
     values: dict[str, Any] = {
         "text": "0.5", "nested": {"loss": 1.0}, "array": [1.0, 2.0], "huge": 10**400,
         "nan": math.nan, "n" * 10_000: 1.0, "flag": True, "count": 3, "loss": 0.5, "inf": math.inf,
@@ -44,7 +44,7 @@ def test_only_numbers_are_compared_and_what_comes_before_them_does_not_matter() 
     assert select_numbers(values) == {"flag": 1.0, "count": 3.0, "loss": 0.5, "inf": math.inf}
 
 
-def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None:
+def test_batch_metrics_are_optional(store: Store) -> None:
     record = MetricRecord(
         trial_id=1,
         run_id=1,
@@ -85,7 +85,7 @@ def test_the_best_validation(store: Store) -> None:
     assert best("absent", True) is None
 
 
-def test_infinities_count_and_of_equals_the_first_is_the_best(store: Store) -> None:
+def test_best_validation_with_infinities_and_ties(store: Store) -> None:
     store.database.add_metrics(
         [report(10, shape=[2], loss=math.inf), report(30, loss=1), report(20, loss=1)]
     )
@@ -113,9 +113,7 @@ def test_reports_are_added_all_or_none(store: Store) -> None:
 
 
 @pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_the_best_is_looked_up_not_searched_for(
-    sqlite_store: Store, smaller_is_better: bool
-) -> None:
+def test_best_validation_uses_index(sqlite_store: Store, smaller_is_better: bool) -> None:
     statements: list[tuple[str, Any]] = []
 
     def note(_c: object, _cursor: object, sql: str, values: Any, *_rest: object) -> None:
@@ -144,7 +142,7 @@ numbers = st.one_of(st.floats(), st.integers(-3, 3), st.none(), st.text(max_size
     ),
     smaller=st.booleans(),
 )
-def test_the_best_is_what_a_plain_search_finds(
+def test_best_validation_matches_linear_search(
     store: Store, reports: list[tuple[int, int, Any]], smaller: bool
 ) -> None:
     trial = store.database.create_trial(experiment_id=1, hparams={}, seed=0)
@@ -166,7 +164,7 @@ def test_the_best_is_what_a_plain_search_finds(
 
 
 @pytest.mark.soak
-def test_as_many_metrics_as_anybody_reports_are_taken_in(store: Store) -> None:
+def test_many_metrics_are_ingested(store: Store) -> None:
     """A report that could not be would hold up all that come after it."""
     names = [f"class {number}" for number in range(60_000)]
     values: dict[str, Any] = dict.fromkeys(names, 0.5)
@@ -177,9 +175,7 @@ def test_as_many_metrics_as_anybody_reports_are_taken_in(store: Store) -> None:
 
 
 @pytest.mark.parametrize("names", [("a\0", "a\ufffd"), ("a\ud800", "a\udc01")])
-def test_names_that_no_database_can_tell_apart_are_taken_in(
-    store: Store, names: tuple[str, str]
-) -> None:
+def test_equal_metric_names_are_ingested(store: Store, names: tuple[str, str]) -> None:
     values: dict[str, Any] = {**dict.fromkeys(names, 0.5), "loss": 0.25}
     store.database.add_metrics([report(1, **values)])
     best = store.database.trial_best_validation(1, "loss", smaller_is_better=True)

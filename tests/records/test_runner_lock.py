@@ -1,4 +1,4 @@
-"""The lock of an experiment: who runs it, and who may."""
+"""Test the lock that an experiment's runner holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detcore.types import Control, ExperimentState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 HOLD = """
 import os, sys
@@ -73,15 +73,15 @@ def server_lock(postgresql_store: Store) -> Iterator[RunnerLock]:
         yield lock
 
 
-def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) -> None:
-    """With homes of their own, as on several machines."""
+def test_one_process_acquires_lock(store: Store, lock: RunnerLock) -> None:
+    """Processes with separate homes stand for several machines."""
     assert store.database.find_runner(store.experiment_id) is None
     with contextlib.ExitStack() as stack:
         homes = [str(store.home / str(number)) for number in range(3)]
-        others = [stack.enter_context(start_runner(store, home)) for home in homes]
-        answers = [read_line(other) for other in others]
+        runners = [stack.enter_context(start_runner(store, home)) for home in homes]
+        answers = [read_line(runner) for runner in runners]
         assert sorted(answers) == ["0", "0", "1"]
-        holder = others[answers.index("1")]
+        holder = runners[answers.index("1")]
         assert store.database.find_runner(store.experiment_id) == Runner(os.uname()[1], holder.pid)
         assert store.database.is_experiment_alive(store.experiment_id)
         assert store.database.observe_experiment(store.experiment_id)[1]
@@ -90,13 +90,13 @@ def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) 
         holder.kill()
         wait_for(lock.acquire)
         assert store.database.find_runner(store.experiment_id) == Runner(os.uname()[1], os.getpid())
-        for other in others:
-            other.kill()
+        for runner in runners:
+            runner.kill()
     lock.close()
     assert not store.database.is_experiment_alive(store.experiment_id)
 
 
-def test_children_of_a_killed_process_do_not_hold_its_lock(store: Store, lock: RunnerLock) -> None:
+def test_children_do_not_keep_lock_of_killed_run(store: Store, lock: RunnerLock) -> None:
     with start_runner(store, str(store.home), "forks") as process:
         assert {read_line(process), read_line(process)} == {"1", "forked"}
         children = f"/proc/{process.pid}/task/{process.pid}/children"
@@ -110,7 +110,7 @@ def test_children_of_a_killed_process_do_not_hold_its_lock(store: Store, lock: R
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_kept_lock_is_held_until_the_process_ends(store: Store, lock: RunnerLock) -> None:
+def test_kept_lock_is_held_until_exit(store: Store, lock: RunnerLock) -> None:
     assert lock.acquire()
     lock.keep()
     lock.close()
@@ -119,7 +119,7 @@ def test_a_kept_lock_is_held_until_the_process_ends(store: Store, lock: RunnerLo
     lock._is_kept = False
 
 
-def test_a_submitted_experiment_is_alive_while_a_server_has_the_queue(store: Store) -> None:
+def test_submission_is_alive_with_server(store: Store) -> None:
     database, number = store.database, store.experiment_id
     with database.transaction(write=True) as connection:
         user = {"id": 1, "name": "ada", "is_admin": False, "is_active": True, "created_at": 0.0}
@@ -144,15 +144,13 @@ def test_a_submitted_experiment_is_alive_while_a_server_has_the_queue(store: Sto
         assert not database.is_experiment_alive(number)
 
 
-def test_a_lost_session_is_renewed(postgresql_store: Store, server_lock: RunnerLock) -> None:
+def test_lost_session_is_renewed(postgresql_store: Store, server_lock: RunnerLock) -> None:
     end_sessions(postgresql_store)
     assert server_lock.is_held()
     assert postgresql_store.database.find_runner(postgresql_store.experiment_id) is not None
 
 
-def test_a_lock_that_another_runner_took_meanwhile_is_lost(
-    postgresql_store: Store, server_lock: RunnerLock
-) -> None:
+def test_lock_is_lost_to_another_runner(postgresql_store: Store, server_lock: RunnerLock) -> None:
     end_sessions(postgresql_store)
     with start_runner(postgresql_store, str(postgresql_store.home / "other")) as other:
         assert read_line(other) == "1"
@@ -162,10 +160,10 @@ def test_a_lock_that_another_runner_took_meanwhile_is_lost(
     assert server_lock.is_lost
 
 
-def test_a_lost_lock_that_is_taken_again_is_held(
+def test_lost_lock_is_held_after_reacquiring(
     postgresql_store: Store, server_lock: RunnerLock
 ) -> None:
-    """As by the queue of a server, which waits for its turn."""
+    """A server holds the lock of a queued submission."""
     server_lock.is_lost = True
     session = server_lock._session
     assert session is not None
@@ -175,10 +173,10 @@ def test_a_lost_lock_that_is_taken_again_is_held(
     assert server_lock.is_held()
 
 
-def test_a_runner_takes_its_lock_back_from_a_session_that_the_server_still_keeps(
+def test_runner_reclaims_lock_from_stale_session(
     server_lock: RunnerLock,
 ) -> None:
-    """As after a loss of the network, which the server notices later."""
+    """The server notices a lost network later than the client."""
     session = server_lock._session
     assert session is not None
     lost, session._connection = session._connection, None
@@ -201,7 +199,7 @@ def test_a_long_host_name_is_recognized(
         assert runner.is_here
 
 
-def test_a_link_to_a_database_has_its_locks(tmp_path: Path) -> None:
+def test_linked_database_shares_locks(tmp_path: Path) -> None:
     with Database.open(f"sqlite:///{tmp_path / 'a.db'}") as database:
         (tmp_path / "b.db").symlink_to("a.db")
         with Database.open(f"sqlite:///{tmp_path / 'b.db'}") as linked:
@@ -211,7 +209,7 @@ def test_a_link_to_a_database_has_its_locks(tmp_path: Path) -> None:
                 assert not other.acquire()
 
 
-def test_those_who_look_do_not_keep_the_lock_from_a_runner(store: Store, lock: RunnerLock) -> None:
+def test_lock_check_does_not_block_runner(store: Store, lock: RunnerLock) -> None:
     stops = threading.Event()
 
     def look() -> None:
@@ -241,11 +239,11 @@ def end_sessions(store: Store) -> None:
     guard.dispose()
 
 
-def test_an_end_is_recorded_unless_something_else_is_asked_for_by_then(store: Store) -> None:
+def test_end_is_recorded_unless_request_changed(store: Store) -> None:
     database, number = store.database, store.experiment_id
     database.request_control(number, Control.PAUSE)
-    for asked in (None, Control.KILL):
-        assert not database.conclude_experiment(number, ExperimentState.PAUSED, asked=asked)
+    for request in (None, Control.KILL):
+        assert not database.conclude_experiment(number, ExperimentState.PAUSED, asked=request)
         assert database.get_experiment(number).state is ExperimentState.RUNNING
     assert database.conclude_experiment(number, ExperimentState.PAUSED, asked=Control.PAUSE)
     record = database.get_experiment(number)

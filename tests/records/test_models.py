@@ -1,4 +1,4 @@
-"""The model registry: what is kept, what is refused, and many processes at once."""
+"""Test the model registry, its checks, and concurrent registrations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from detcore.log.events import (
 from detcore.types import ModelOrderBy, ModelSortBy
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Crowd, Store
+    from tests.records.conftest import Crowd, Store
 
 
-def test_models_keep_names_that_are_unique(store: Store) -> None:
+def test_model_names_are_unique(store: Store) -> None:
     store.database.create_model("m")
     store.database.create_model("n")
     with pytest.raises(DatabaseError, match="a model named 'm' already exists"):
@@ -30,13 +30,13 @@ def test_models_keep_names_that_are_unique(store: Store) -> None:
         store.database.get_model("o")
 
 
-def test_the_number_of_a_deleted_version_is_not_given_again(store: Store) -> None:
+def test_version_numbers_are_not_reused(store: Store) -> None:
     store.database.create_model("m")
     first = store.database.register_version("m", store.save("c1"), comment="first")
     second = store.database.register_version("m", store.save("c2"), name="best", notes="long")
     assert store.database.get_version("m") == second
-    changed = store.database.update_version("m", 2, notes="longer", metadata={})
-    assert (changed.name, changed.notes, changed.metadata) == ("best", "longer", {})
+    updated = store.database.update_version("m", 2, notes="longer", metadata={})
+    assert (updated.name, updated.notes, updated.metadata) == ("best", "longer", {})
     with pytest.raises(NotFoundError, match="has no version 9; versions: 1, 2"):
         store.database.update_version("m", 9, notes="x")
     store.database.delete_version("m", 2)
@@ -45,7 +45,7 @@ def test_the_number_of_a_deleted_version_is_not_given_again(store: Store) -> Non
 
 
 @pytest.mark.parametrize("state", ["ACTIVE", "DAMAGED", "PARTIALLY_DELETED", "DELETING", "DELETED"])
-def test_only_a_whole_checkpoint_is_registered(store: Store, state: str) -> None:
+def test_only_complete_checkpoint_is_registered(store: Store, state: str) -> None:
     database = store.database
     database.create_model("m")
     store.begin("c") if state == "ACTIVE" else store.save("c")
@@ -63,10 +63,10 @@ def test_only_a_whole_checkpoint_is_registered(store: Store, state: str) -> None
         database.register_version("m", "d")
     assert database.list_versions("m") == []
     store.save("e")
-    assert database.register_version("m", "e").number == 1  # what was refused took no number
+    assert database.register_version("m", "e").number == 1  # rejected calls used no number
 
 
-def test_deleting_a_registered_checkpoint_is_refused(store: Store) -> None:
+def test_registered_checkpoint_cannot_be_deleted(store: Store) -> None:
     database = store.database
     database.create_model("m")
     database.create_model("n")
@@ -86,7 +86,7 @@ def test_deleting_a_registered_checkpoint_is_refused(store: Store) -> None:
     assert database.list_registered_checkpoints() == {}
 
 
-def test_a_registered_checkpoint_can_be_deleted_by_force(store: Store) -> None:
+def test_force_deletes_registered_checkpoint(store: Store) -> None:
     store.database.create_model("m")
     store.database.register_version("m", store.save("c"))
     store.database.record_checkpoint(CheckpointDeleted(uuid="c", resources={"a": 5}), force=True)
@@ -121,18 +121,16 @@ def test_models_are_filtered_and_sorted(store: Store) -> None:
     assert names(archived=False) == ["beta", "Ärger"]
 
 
-def test_processes_that_register_at_once_get_numbers_of_their_own(
-    store: Store, crowd: Crowd
-) -> None:
+def test_concurrent_versions_get_distinct_numbers(store: Store, crowd: Crowd) -> None:
     store.database.create_model("shared")
     store.save("c")
-    count, each = 8, 8
-    said = crowd.do(store.url, "register", count=count, checkpoint="c", each=each)
-    numbers = [number for text in said for number in json.loads(text)]
-    assert sorted(numbers) == list(range(1, count * each + 1))
+    count, num_versions = 8, 8
+    answers = crowd.do(store.url, "register", count=count, checkpoint="c", each=num_versions)
+    numbers = [number for text in answers for number in json.loads(text)]
+    assert sorted(numbers) == list(range(1, count * num_versions + 1))
     model = store.database.get_model("shared")
-    assert model.num_versions == count * each
-    assert set(model.metadata) == {f"version-{number}" for number in numbers}  # none was lost
+    assert model.num_versions == count * num_versions
+    assert set(model.metadata) == {f"version-{number}" for number in numbers}  # no update was lost
     latest = store.database.get_version("shared")
     assert latest is not None
-    assert latest.number == count * each
+    assert latest.number == count * num_versions

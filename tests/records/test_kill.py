@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9, and there once."""
+"""Test that acknowledged reports are recorded exactly once after kill -9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore.records import Database, ingest_event_logs
 
 if TYPE_CHECKING:
     from databases import Places
-    from tests.database.conftest import Nursery, Store
+    from tests.records.conftest import Nursery, Store
 
 KILLS = 25
 
@@ -37,7 +37,7 @@ def report(store: Store, *, drain: bool) -> dict[str, Any]:
     }
 
 
-def test_reports_survive_kills_between_any_two_instructions(
+def test_reports_survive_kills_at_any_time(
     store: Store, nursery: Nursery, moments: random.Random
 ) -> None:
     acknowledged: list[int] = []
@@ -51,14 +51,14 @@ def test_reports_survive_kills_between_any_two_instructions(
         rows = recorded(store)
         assert set(acknowledged) <= set(rows)
         assert len(rows) == len(set(rows))
-    assert len(acknowledged) > KILLS  # the children did report
-    # One may be written and not acknowledged at each kill, but a number is never used twice.
+    assert len(acknowledged) > KILLS  # the children sent reports
+    # Each kill may leave one unacknowledged report, but no number is used twice.
     assert len(rows) <= len(acknowledged) + KILLS
     assert len(set(acknowledged)) == len(acknowledged)
 
 
 @pytest.mark.soak
-def test_reports_survive_kills_while_they_are_moved_to_the_database(
+def test_reports_survive_kills_during_ingestion(
     store: Store, nursery: Nursery, moments: random.Random
 ) -> None:
     acknowledged: list[int] = []
@@ -75,19 +75,19 @@ def test_reports_survive_kills_while_they_are_moved_to_the_database(
         rows = recorded(store)
         assert set(acknowledged) <= set(rows)
         assert len(rows) == len(set(rows))
-    assert moved > KILLS  # the drainers did work before they were killed
+    assert moved > KILLS  # the children copied reports before the kill
     assert len(set(acknowledged)) == len(acknowledged)
 
 
-def test_readers_may_take_in_while_the_worker_does(
+def test_concurrent_ingestion_adds_reports_once(
     store: Store, nursery: Nursery, moments: random.Random
 ) -> None:
-    taken = 0
+    num_copied = 0
 
     def read() -> None:
-        nonlocal taken
+        nonlocal num_copied
         for _ in range(30):
-            taken += ingest_event_logs(store.database, store.home)
+            num_copied += ingest_event_logs(store.database, store.home)
 
     acknowledged, _ = nursery.run(
         "report", kill_after_s=0.4, during=read, **report(store, drain=True)
@@ -99,7 +99,7 @@ def test_readers_may_take_in_while_the_worker_does(
 
 
 @pytest.mark.soak
-def test_a_kill_in_the_first_open_leaves_nothing_half_made(
+def test_database_survives_kill_during_first_open(
     places: Places, nursery: Nursery, moments: random.Random
 ) -> None:
     for _ in range(KILLS):
@@ -110,14 +110,14 @@ def test_a_kill_in_the_first_open_leaves_nothing_half_made(
             assert [row.id for row in database.list_experiments()] == [1]
 
 
-def test_a_forked_child_makes_connections_of_its_own(store: Store, nursery: Nursery) -> None:
+def test_forked_child_opens_new_connections(store: Store, nursery: Nursery) -> None:
     for expected in (2, 3):
         ids, code = nursery.run("inherit", kill_after_s=None, url=store.url)
         assert (ids, code) == ([expected], 0)
     assert len(store.database.list_experiments()) == 3
 
 
-def test_a_forked_child_may_not_report(store: Store) -> None:
+def test_forked_child_cannot_report(store: Store) -> None:
     log = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
 
     def report() -> None:
@@ -129,7 +129,7 @@ def test_a_forked_child_may_not_report(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_line_that_was_not_finished_is_left_out_and_overwritten(store: Store, cut: int) -> None:
+def test_incomplete_line_is_overwritten(store: Store, cut: int) -> None:
     def log() -> EventLog:
         return EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
 

@@ -1,4 +1,4 @@
-"""Opening: new, old, newer, damaged, forbidden, by many at once."""
+"""Test opening new, old, newer, damaged and protected databases, also concurrently."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from detcore.records import Database, engine, schema
 
 if TYPE_CHECKING:
     from databases import Places
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_the_file_is_for_its_owner_only(sqlite_store: Store) -> None:
+def test_database_file_is_private(sqlite_store: Store) -> None:
     for path in sqlite_store.home.glob("detcore.db*"):
         assert path.stat().st_mode & 0o777 == 0o600, path
 
 
-def test_dangling_link_in_place_of_the_home_is_named(tmp_path: Path) -> None:
+def test_dangling_link_as_home_is_reported(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("missing")
     message = f"{tmp_path}/link is a symbolic link to missing, which is missing"
     with pytest.raises(DatabaseError, match=re.escape(message)):
         Database.open(f"sqlite:///{tmp_path}/link/home/detcore.db")
 
 
-def test_new_database_has_the_tables_of_the_schema(store: Store) -> None:
+def test_new_database_has_tables_of_schema(store: Store) -> None:
     engine = create_engine(store.url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -50,12 +50,12 @@ def test_new_database_has_the_tables_of_the_schema(store: Store) -> None:
     engine.dispose()
 
 
-def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
+def test_newest_migration_is_current_version() -> None:
     config = Config()
     config.set_main_option("script_location", str(engine.MIGRATIONS))
     scripts = ScriptDirectory.from_config(config)
-    known = [script.revision for script in scripts.walk_revisions()]
-    assert tuple(reversed(known)) == engine.list_revisions()
+    revisions = [script.revision for script in scripts.walk_revisions()]
+    assert tuple(reversed(revisions)) == engine.list_revisions()
 
 
 def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
@@ -65,13 +65,13 @@ def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
         "for url in sys.argv[1:]: Database.open(url).list_experiments()\n"
         "print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
     )
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", code, *urls], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "False False\n"
+    assert finished.stdout == "False False\n"
 
 
-def test_a_database_of_a_newer_release_is_refused(store: Store) -> None:
+def test_newer_database_is_rejected(store: Store) -> None:
     with store.database._begin_write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
     with pytest.raises(DatabaseError, match="has schema 9999_9_9, which is newer than detcore"):
@@ -96,7 +96,7 @@ def upgrade():
 
 @pytest.fixture
 def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Return a function that adds a migration to those of the code."""
+    """Return a function that adds a migration."""
     folder = tmp_path / "migrations"
     shutil.copytree(engine.MIGRATIONS, folder)
     before = engine.list_revisions()[-1]
@@ -110,15 +110,13 @@ def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 def describe_tables(store: Store) -> tuple[str, list[str]]:
-    """Return the version of the tables, and the columns of one of them."""
+    """Return the version of the tables and the columns of one table."""
     with store.database._begin_read() as connection:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         return str(version), list(connection.exec_driver_sql("SELECT * FROM models").keys())
 
 
-def test_an_older_database_is_migrated(
-    store: Store, write_migration: Callable[[bool], None]
-) -> None:
+def test_older_database_is_migrated(store: Store, write_migration: Callable[[bool], None]) -> None:
     _, columns = describe_tables(store)
     write_migration(False)
     for _ in range(2):
@@ -127,7 +125,7 @@ def test_an_older_database_is_migrated(
         assert describe_tables(store) == ("0002_0_2_0", [*columns, "remark"])
 
 
-def test_a_migration_that_fails_leaves_the_tables_as_they_were(
+def test_failed_migration_leaves_tables_unchanged(
     store: Store, write_migration: Callable[[bool], None]
 ) -> None:
     before = describe_tables(store)
@@ -137,7 +135,7 @@ def test_a_migration_that_fails_leaves_the_tables_as_they_were(
     assert describe_tables(store) == before
 
 
-def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
+def test_rejected_database_is_closed(sqlite_store: Store) -> None:
     with sqlite_store.database._begin_write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
     sqlite_store.database.close()
@@ -148,7 +146,7 @@ def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
     assert not [path for path in opened if path.startswith(file)], refused
 
 
-def test_tables_of_another_program_are_left_alone(places: Places) -> None:
+def test_tables_of_other_programs_are_not_changed(places: Places) -> None:
     url = places.new(empty=True)
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -165,7 +163,7 @@ def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
         assert database.list_experiments() == []
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "detcore.db"
     path.write_bytes(b"not a database at all " * 500)
     with pytest.raises(DatabaseError, match="is damaged or not a database") as caught:
@@ -173,7 +171,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert f"mv {path} {path}.damaged" in str(caught.value)
 
 
-def test_a_damaged_database_is_an_error_not_a_wrong_answer(sqlite_store: Store) -> None:
+def test_damaged_database_is_an_error(sqlite_store: Store) -> None:
     for _ in range(300):
         sqlite_store.database.create_experiment(
             config={"x": "y" * 300}, config_text=None, model_dir="/m", name="n"
@@ -196,7 +194,7 @@ def test_a_damaged_database_is_an_error_not_a_wrong_answer(sqlite_store: Store) 
 @pytest.mark.parametrize(
     ("column", "value"), [("state", "DONE"), ("config", '{"x": '), ("created_at", 1e300)]
 )
-def test_a_value_that_no_release_writes_is_damage(
+def test_unknown_value_is_reported_as_damage(
     sqlite_store: Store, column: str, value: object
 ) -> None:
     sqlite_store.database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
@@ -207,7 +205,7 @@ def test_a_value_that_no_release_writes_is_damage(
         sqlite_store.database.list_experiments()
 
 
-def test_a_damage_that_sqlite_cannot_put_into_words(sqlite_store: Store) -> None:
+def test_damage_without_message_is_reported(sqlite_store: Store) -> None:
     sqlite_store.database.close()
     with sqlite3.connect(sqlite_store.file) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -219,7 +217,7 @@ def test_a_damage_that_sqlite_cannot_put_into_words(sqlite_store: Store) -> None
         Database.open(sqlite_store.url)
 
 
-def test_a_read_only_place_is_named(mounted: Path) -> None:
+def test_read_only_directory_is_reported(mounted: Path) -> None:
     url = f"sqlite:///{mounted / 'home' / 'detcore.db'}"
     Database.open(url).close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
@@ -237,14 +235,14 @@ def test_a_read_only_place_is_named(mounted: Path) -> None:
         Database.open(f"sqlite:///{mounted / 'other' / 'detcore.db'}")
 
 
-def test_a_database_that_may_only_be_read_now_is_named(sqlite_store: Store) -> None:
+def test_newly_read_only_database_is_reported(sqlite_store: Store) -> None:
     with sqlite_store.database._begin_read() as connection:
         connection.exec_driver_sql("PRAGMA query_only = ON")
     with pytest.raises(DatabaseError, match="cannot be opened or written"):
         sqlite_store.database.start_run(sqlite_store.trial_id)
 
 
-def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
+def test_locked_database_is_reported(sqlite_store: Store) -> None:
     with sqlite_store.database._begin_read() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 100")
     holder = subprocess.Popen(
@@ -257,7 +255,7 @@ def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
     with pytest.raises(DatabaseError, match="was locked by another process") as caught:
         sqlite_store.database.start_run(sqlite_store.trial_id)
     assert f"lsof {sqlite_store.file}" in str(caught.value)
-    assert sqlite_store.database.get_trial(sqlite_store.trial_id).run_id == 1  # readers do not wait
+    assert sqlite_store.database.get_trial(sqlite_store.trial_id).run_id == 1  # no wait
     holder.communicate(b"")
     assert sqlite_store.database.start_run(sqlite_store.trial_id) == 2
 
@@ -275,13 +273,13 @@ def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
         ("mysql://user:secret@host/x", "detcore supports SQLite and PostgreSQL, not mysql"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, says: str) -> None:
+def test_invalid_url_is_reported_without_password(url: str, says: str) -> None:
     with pytest.raises(DatabaseError, match=says) as caught:
         Database.open(url)
     assert "secret" not in str(caught.value)
 
 
-def test_a_missing_driver_ends_in_a_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_error_has_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatabaseError, match=r"python -m pip install pg8000") as caught:
         Database.open("postgresql+pg8000://user:secret@host/x?sslpassword=secret")
     assert "secret" not in str(caught.value)
@@ -291,7 +289,7 @@ def test_a_missing_driver_ends_in_a_pip_command(monkeypatch: pytest.MonkeyPatch)
             Database.open(url)
 
 
-def test_a_relative_path_stays_where_it_was(
+def test_relative_database_path_is_resolved_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -302,7 +300,7 @@ def test_a_relative_path_stays_where_it_was(
     assert (tmp_path / "here.db").exists()
 
 
-def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
+def test_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
     sqlite_store.database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
     with contextlib.closing(sqlite3.connect(sqlite_store.file)) as connection, connection:
         connection.execute("UPDATE experiments SET name = CAST(x'ff' AS TEXT)")
@@ -310,7 +308,7 @@ def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
         sqlite_store.database.list_experiments()
 
 
-def test_a_database_of_a_development_version_is_refused(store: Store) -> None:
+def test_development_database_is_rejected(store: Store) -> None:
     with store.database.transaction(write=True) as connection:
         connection.exec_driver_sql("ALTER TABLE experiments DROP COLUMN script_start")
     with pytest.raises(DatabaseError, match="was created by a development version of detcore"):

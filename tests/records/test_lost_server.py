@@ -1,4 +1,4 @@
-"""A server that ends connections, or is gone for a while."""
+"""Test a server that ends connections or is temporarily unreachable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore.records import ingest_event_logs
 
 if TYPE_CHECKING:
     from postgresql_server import PostgreSQLServer
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 
 def end_connections(server: PostgreSQLServer, store: Store) -> None:
@@ -26,7 +26,7 @@ def end_connections(server: PostgreSQLServer, store: Store) -> None:
     assert all(row[0] for row in ended)
 
 
-def test_an_idle_connection_that_the_server_ended_is_replaced(
+def test_closed_idle_connection_is_replaced(
     postgresql_store: Store, postgresql: PostgreSQLServer
 ) -> None:
     end_connections(postgresql, postgresql_store)
@@ -35,7 +35,7 @@ def test_an_idle_connection_that_the_server_ended_is_replaced(
     assert postgresql_store.database.get_trial(postgresql_store.trial_id).run_id == 2
 
 
-def test_a_transaction_whose_connection_is_ended_fails_and_leaves_nothing(
+def test_transaction_fails_when_disconnected(
     postgresql_store: Store, postgresql: PostgreSQLServer
 ) -> None:
     database = postgresql_store.database
@@ -49,7 +49,7 @@ def test_a_transaction_whose_connection_is_ended_fails_and_leaves_nothing(
     with pytest.raises(DatabaseError, match=r"cannot be used: [\s\S]*or correct DETCORE_DB"):
         write()
     assert database.get_experiment(1).name == "n"
-    assert database.start_run(postgresql_store.trial_id) == 2  # the lock is free as well
+    assert database.start_run(postgresql_store.trial_id) == 2  # the lock is free too
 
 
 def test_reports_wait_for_the_server(postgresql_store: Store, postgresql: PostgreSQLServer) -> None:

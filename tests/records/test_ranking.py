@@ -1,4 +1,4 @@
-"""The best checkpoints and trials, and lists in pages."""
+"""Test rankings of checkpoints and trials, and paged lists."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from detcore.records import MetricRecord
 from detcore.types import TrialState
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Store
+    from tests.records.conftest import Store
 
 
 def save(store: Store, trial: int, step: int, *, run: int = 1, **values: Any) -> str:
-    """Record a checkpoint, and a validation at its step, if there are values."""
+    """Record a checkpoint and, if values are passed, a validation at its step."""
     uuid = f"t{trial}-{step}"
     store.save(uuid, step, trial=trial)
     if values:
@@ -42,10 +42,10 @@ def three(store: Store) -> Store:
     save(store, 1, 10, loss=0.5)
     save(store, 1, 20, loss=0.1)
     save(store, 1, 30)
-    report(store, 1, 25, loss=0.01)  # no checkpoint there
+    report(store, 1, 25, loss=0.01)  # without a checkpoint
     save(store, 2, 10, loss=0.1)
     save(store, 2, 20, loss=0.2)
-    report(store, 2, 20, run=2, loss=0.9)  # a later run counts
+    report(store, 2, 20, run=2, loss=0.9)  # the later run counts
     save(store, 3, 10, loss=math.nan)
     save(store, 3, 20, loss=math.inf)
     store.database.record_checkpoint(CheckpointDamaged(uuid=save(store, 3, 30, loss=0.0)))
@@ -53,14 +53,12 @@ def three(store: Store) -> Store:
 
 
 def ranked(store: Store, **options: Any) -> list[str]:
-    given = {"experiment_id": 1, "metric": "loss", "smaller_is_better": True, **options}
-    return [row.checkpoint.uuid for row in store.database.top_checkpoints(**given)]
+    query = {"experiment_id": 1, "metric": "loss", "smaller_is_better": True, **options}
+    return [row.checkpoint.uuid for row in store.database.top_checkpoints(**query)]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 5, 8, 300])
-def test_checkpoints_are_ranked_by_the_validation_at_their_step(
-    three: Store, limit: int | None
-) -> None:
+def test_checkpoints_are_ranked_by_validation(three: Store, limit: int | None) -> None:
     order = ["t1-20", "t2-10", "t1-10", "t2-20", "t3-20", "t1-30", "t3-10"]
     assert ranked(three, limit=limit) == order[:limit]
     down = ["t3-20", "t2-20", "t1-10", "t1-20", "t2-10", "t1-30", "t3-10"]
@@ -98,7 +96,7 @@ def test_stand_ins_rank_by_best_validation(store: Store, limit: int | None) -> N
     assert ranked(store, limit=2) == ["t4-20", "t2-40"]
 
 
-def test_values_and_validations_come_with_them(three: Store) -> None:
+def test_ranking_contains_values_and_validations(three: Store) -> None:
     rows = three.database.top_checkpoints(experiment_id=1, metric="loss", smaller_is_better=True)
     assert [row.value for row in rows] == [0.1, 0.1, 0.5, 0.9, math.inf, None, None]
     assert rows[3].validation is not None
@@ -109,7 +107,7 @@ def test_values_and_validations_come_with_them(three: Store) -> None:
         ranked(three, experiment_id=9)
 
 
-def test_trials_are_ranked_and_summed_up(three: Store) -> None:
+def test_trials_are_ranked_and_summarized(three: Store) -> None:
     database = three.database
     database.create_trial(experiment_id=1, hparams={}, seed=0)
     rows = database.top_trials(1, metric="loss", smaller_is_better=True)
@@ -127,7 +125,7 @@ def test_trials_are_ranked_and_summed_up(three: Store) -> None:
         assert summary.best == best
 
 
-def test_lists_have_pages_and_filters(store: Store) -> None:
+def test_lists_support_pages_and_filters(store: Store) -> None:
     database = store.database
     for name, labels in (("Ärger", ["a"]), ("beta", ["a", "b"])):
         database.create_experiment(
@@ -152,7 +150,7 @@ def test_lists_have_pages_and_filters(store: Store) -> None:
     assert [trial.id for trial in running] == [1]
 
 
-def test_a_deleted_experiment_leaves_nothing_and_no_id_is_given_again(three: Store) -> None:
+def test_deleted_experiment_leaves_no_records(three: Store) -> None:
     database = three.database
     database.create_model("m")
     database.register_version("m", "t1-10")
@@ -168,7 +166,7 @@ def test_a_deleted_experiment_leaves_nothing_and_no_id_is_given_again(three: Sto
     assert database.create_model("m").id == 2
 
 
-def test_texts_that_databases_refuse_are_kept_as_far_as_they_can_be(store: Store) -> None:
+def test_invalid_characters_are_replaced(store: Store) -> None:
     database = store.database
     database.set_trial_state(1, TrialState.ERROR, error="a\0b\ud800c" + "x" * 100_000)
     assert str(database.get_trial(1).error).startswith("a\ufffdb\ufffdcx")
