@@ -81,7 +81,7 @@ def test_missing_file_shows_download_address(path: Path, idx: SimpleNamespace) -
 def test_wrong_checksum_is_rejected(path: Path, idx: SimpleNamespace) -> None:
     path.write_bytes(gzip.compress(idx_bytes(LABELS)))
     idx.labels(path, num_classes=10, md5=hashlib.md5(path.read_bytes()).hexdigest().upper())
-    with pytest.raises(DataError, match=r"has the MD5 sum \w{32}, but data\.md5 .* says 0123"):
+    with pytest.raises(DataError, match=r"has the MD5 sum \w{32}, but data\.md5 .* is 0123"):
         idx.labels(path, num_classes=10, md5="0123")
 
 
