@@ -276,7 +276,7 @@ def test_script_starts_from_a_checkpoint(detcore: Detcore) -> None:
 
 @pytest.mark.parametrize("given", [{"command": ["python3", "x.py"]}, {"master_url": "http://m"}])
 def test_cluster_arguments_are_rejected(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidExperimentError, match=r"(?s)later release.*detcore run"):
+    with pytest.raises(InvalidExperimentError, match=r"(?s)This release.*detcore run"):
         detcore_estimator.init(**given)
 
 

@@ -218,7 +218,7 @@ def test_unusable_fit_arguments_are_rejected(given: dict[str, Any], words: str) 
 
 @pytest.mark.parametrize("given", [{"command": ["python3", "x.py"]}, {"master_url": "http://m"}])
 def test_cluster_arguments_are_rejected(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidExperimentError, match=r"(?s)later release.*detcore run"):
+    with pytest.raises(InvalidExperimentError, match=r"(?s)This release.*detcore run"):
         detcore_keras.init(**given)
 
 
