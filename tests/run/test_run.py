@@ -135,7 +135,7 @@ def test_wrong_entrypoint_lists_choices(detcore: Detcore) -> None:
     assert "restart" not in finished.output
     finished = detcore("run", detcore.config(entrypoint="modeldef:Line"), MODEL_DIR)
     assert finished.code == 2
-    assert "there is no module 'modeldef'" in finished.stderr
+    assert "module 'modeldef' is neither in" in finished.stderr
     assert "did you mean 'model_def:Line'?" in finished.stderr
 
 
