@@ -239,7 +239,7 @@ class EstimatorController:
         _write_json(directory / _POSITION_FILE, position)
         _write_json(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
 
-    def restore_variables(self, directory: Path) -> None:
+    def restore(self, directory: Path) -> None:
         """Read the files of `save`.
 
         With a different number of workers, training continues at the same batch with the same
