@@ -57,7 +57,7 @@ def test_the_quick_mode_prints_a_table(
 
 def sessions_and_folders() -> dict[str, set[str]]:
     """Return the string constants of each nox session, by session name."""
-    found = {}
+    folders = {}
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if not isinstance(node, ast.FunctionDef):
             continue
@@ -69,8 +69,8 @@ def sessions_and_folders() -> dict[str, set[str]]:
             if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
         ]
         constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
-        found[str(names[0]) if names else node.name] = {str(part.value) for part in constants}
-    return found
+        folders[str(names[0]) if names else node.name] = {str(part.value) for part in constants}
+    return folders
 
 
 def test_every_benchmark_runs_in_one_environment() -> None:
@@ -97,10 +97,10 @@ def test_a_table_is_written_with_where_it_comes_from() -> None:
     )
     above = _report.provenance(table, "abc1234", datetime.date(2026, 11, 23), load=0.25)
 
-    written = _report.with_block(document, "one", f"{above}\n\n| a |\n|---|\n")
+    new_document = _report.with_block(document, "one", f"{above}\n\n| a |\n|---|\n")
 
-    assert _report.blocks(written)["one-more"] == "kept"
-    assert _report.blocks(written)["one"].endswith("\n\n| a |\n|---|")
+    assert _report.blocks(new_document)["one-more"] == "kept"
+    assert _report.blocks(new_document)["one"].endswith("\n\n| a |\n|---|")
     for part in (
         "nox -s bench -- one", "python benchmarks/file.py --rounds 3 --only 'a b'", "2026-11-23",
         "commit `abc1234`", "cores", "GiB", "load 0.2", "Python 3.", "numpy ",

@@ -25,10 +25,10 @@ def list_names(path: str) -> set[str]:
 def test_functions_of_the_walks_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     walks = text.partition("### Four walks")[2].partition("\n## ")[0]
-    found = [
+    functions = [
         (path, name)
         for path, names in WALKED.findall(walks)
         for name in re.findall(r"`([A-Za-z_][\w.]*)`", names)
     ]
-    assert len(found) >= 25
-    assert [pair for pair in found if pair[1] not in list_names(pair[0])] == []
+    assert len(functions) >= 25
+    assert [pair for pair in functions if pair[1] not in list_names(pair[0])] == []

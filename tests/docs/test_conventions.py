@@ -119,16 +119,16 @@ def test_a_session_runs_the_tests_of_each_plugin() -> None:
 def test_a_session_installs_all_that_its_plugins_require() -> None:
     """Sessions install without dependencies, because the locks list them."""
     lists: dict[str, list[str]] = {}
-    found = 0
+    num_calls = 0
     for node in ast.walk(ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             lists[ast.unparse(node.targets[0])] = _listed(node.value.elts, lists)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "install_locked":
-            found += 1
+            num_calls += 1
             paths = _listed(node.args[1:], lists)
             plugins = [path.removeprefix("plugins/") for path in paths if "plugins/" in path]
             assert {*with_required(*plugins)} == {*plugins}, ast.unparse(node)
-    assert found > 3
+    assert num_calls > 3
 
 
 def _listed(items: list[ast.expr], lists: dict[str, list[str]]) -> list[str]:
@@ -145,21 +145,21 @@ def _listed(items: list[ast.expr], lists: dict[str, list[str]]) -> list[str]:
 def _sessions() -> dict[str, str]:
     """Return the source of each nox session, including its decorator, by name."""
     source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    found = {}
+    sessions = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
             decorators = "".join(ast.unparse(decorator) for decorator in node.decorator_list)
-            named = re.search(r"name='([\w.-]+)'", decorators)
-            name = named[1] if named else node.name
-            found[name] = ast.get_source_segment(source, node) or ""
-    return found
+            match = re.search(r"name='([\w.-]+)'", decorators)
+            name = match[1] if match else node.name
+            sessions[name] = ast.get_source_segment(source, node) or ""
+    return sessions
 
 
 def test_what_a_page_writes_is_used_by_what_it_runs(page: Page) -> None:
     for number, block in enumerate(page.blocks):
         if block.file is not None:
-            others = page.blocks[:number] + page.blocks[number + 1 :]
-            used = [other for other in others if _is_run(other) and _names(other, block)]
+            other_blocks = page.blocks[:number] + page.blocks[number + 1 :]
+            used = [other for other in other_blocks if _is_run(other) and _names(other, block)]
             assert used, f"{page.name}:{block.line}: nothing uses {block.file}"
 
 
@@ -182,14 +182,14 @@ def test_text_is_no_code(page: Page) -> None:
 
 
 def test_the_blocks_that_do_not_run_are_counted() -> None:
-    found: dict[str, list[str]] = {}
+    pages_by_reason: dict[str, list[str]] = {}
     for page in map(read_page, PAGES):
         for block in page.blocks:
             if "skip" in block.words:
                 assert not block.hidden
-                found.setdefault(block.words["skip"], []).append(page.name)
-    assert {reason: sorted(names) for reason, names in found.items()} == NOT_RUN
-    assert set(found) <= set(SKIP_REASONS)
+                pages_by_reason.setdefault(block.words["skip"], []).append(page.name)
+    assert {reason: sorted(names) for reason, names in pages_by_reason.items()} == NOT_RUN
+    assert set(pages_by_reason) <= set(SKIP_REASONS)
 
 
 def test_links_lead_to_files_and_headings(page: Page) -> None:

@@ -108,12 +108,12 @@ def run(page: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_block_that_is_wrong_fails(what: str, tmp_path: Path) -> None:
-    text, found = WRONG[what]
+    text, problem = WRONG[what]
     page = tmp_path / "page.md"
     page.write_text(text)
-    code, said = run(page)
+    code, output = run(page)
     assert code == 1
-    assert any(part in said for part in found.split("|")), said
+    assert any(part in output for part in problem.split("|")), output
 
 
 def test_a_page_that_is_right_passes(tmp_path: Path) -> None:

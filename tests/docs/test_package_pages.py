@@ -23,8 +23,8 @@ USE = re.compile(r"\]\[([^\]]+)\]")
 
 def project(folder: Path) -> dict[str, Any]:
     with (folder / "pyproject.toml").open("rb") as file:
-        found: dict[str, Any] = tomllib.load(file)["project"]
-    return found
+        table: dict[str, Any] = tomllib.load(file)["project"]
+    return table
 
 
 def files_of(folder: Path) -> str:
@@ -60,12 +60,12 @@ def test_the_source_of_the_core_has_no_plugins() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_package_has_urls_classifiers_and_a_licence(folder: Path) -> None:
-    found = project(folder)
-    assert list(found["urls"]) == ["Documentation", "Source", "Issues", "Changelog"]
-    assert found["urls"]["Source"] == project(ROOT)["urls"]["Source"]
-    for url in found["urls"].values():
+    metadata = project(folder)
+    assert list(metadata["urls"]) == ["Documentation", "Source", "Issues", "Changelog"]
+    assert metadata["urls"]["Source"] == project(ROOT)["urls"]["Source"]
+    for url in metadata["urls"].values():
         assert_leads_to_a_file(url, folder)
-    assert found["license"] == "Apache-2.0"
+    assert metadata["license"] == "Apache-2.0"
     assert (folder / "LICENSE").is_file()
 
 

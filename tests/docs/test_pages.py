@@ -57,9 +57,9 @@ def _pages_here() -> list[Any]:
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("DETCORE_")}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("DETCORE_")}
     scripts = str(Path(sys.executable).parent)
-    return kept | {
+    return variables | {
         "CI": "true",  # disables deadlines of hypothesis on a busy machine
         "COLUMNS": "100",
         "DETCORE_HOME": str(folder / "home"),

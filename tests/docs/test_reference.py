@@ -41,8 +41,8 @@ def section(text: str, heading: str) -> str:
     """Return the text below a heading, up to the next heading of the same or a higher level."""
     rank = heading.split()[0]
     start = text.index(f"\n{heading}\n")
-    rest = text[start + len(heading) + 2 :]
-    return re.split(rf"^#{{1,{len(rank)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    following = text[start + len(heading) + 2 :]
+    return re.split(rf"^#{{1,{len(rank)}}} ", following, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def fields_of(schema: Any) -> Iterator[str]:
@@ -158,8 +158,8 @@ def test_the_site_has_no_comments_for_the_tests_and_no_dead_link() -> None:
         "<!-- blocks: env=keras -->\n<!-- hidden: python\nassert True\n-->\n"
         "[errors](errors.md), [the digits](../examples/digits_keras/model_def.py)\n"
     )
-    shown = for_the_site(page, page="index.md", docs=DOCS)
-    assert shown == "[errors](errors.md), the digits (`examples/digits_keras/model_def.py`)\n"
+    content = for_the_site(page, page="index.md", docs=DOCS)
+    assert content == "[errors](errors.md), the digits (`examples/digits_keras/model_def.py`)\n"
 
 
 def test_a_link_to_a_file_that_is_not_there_is_found() -> None:
@@ -169,6 +169,6 @@ def test_a_link_to_a_file_that_is_not_there_is_found() -> None:
 
 def test_the_drawing_is_drawn_into_the_page() -> None:
     text = (DOCS / "concepts.md").read_text(encoding="utf-8")
-    shown = for_the_site(text, page="concepts.md", docs=DOCS)
-    assert shown.count("<svg") == 1
-    assert "img/concepts.svg" not in shown
+    content = for_the_site(text, page="concepts.md", docs=DOCS)
+    assert content.count("<svg") == 1
+    assert "img/concepts.svg" not in content

@@ -80,9 +80,9 @@ class Client:
     def _run(
         self, name: str, *arguments: str, typed: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
         variables = {
-            **kept,
+            **environment,
             "HOME": str(self.home),
             "NO_COLOR": "1",
             "DET_MASTER": self.server.url,

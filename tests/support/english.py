@@ -1,144 +1,100 @@
-"""Measure the prose of docstrings and comments: how often constructions occur that readers decode.
+"""Find constructions that readers have to decode, and variables whose names are not nouns.
 
-``python tests/support/english.py [FOLDER ...]`` prints each place, then the rates by folder.
+``python tests/support/english.py PATH ...`` prints every place in files and directories.
 """
 
 from __future__ import annotations
 
 import ast
-import dataclasses
-import io
 import re
 import sys
-import tokenize
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PATTERNS", "Prose", "find", "rates", "read_prose"]
-
-# A sentence, or the description after a label such as ``name:``, begins here.
 _START = r"(?:^|[.!?:;]['\")`]*\s+|\n\s*\n\s*)[\"'(]?"
-# Up to the end of the sentence: a question may begin with "What".
-_NO_QUESTION = r"(?![^.!?]*\?)"
-_AFTER_THAT = (
-    r"(?:a|an|the|it|they|we|you|there|each|every|one|two|no|nothing|none|all|any|its|their|which|"
-    r"who|only|some|what|[A-Z`]\S*)"
-)
+_BE = r"(?:is|are|was|were|be|been|being)"
+_CLAUSE = r"(?:an?|the|it|they|we|you|there|each|every|one|two|no|none|all|any|its|their|which|who)"
+# The first group is the place.
 PATTERNS = {
-    "what_as_subject": re.compile(
-        rf"{_START}((?:[Ww]hat(?!:)|[Ww]ho|[Ww]hoever|[Ww]hatever)\b|That(?= {_AFTER_THAT}\b))"
-        rf"{_NO_QUESTION}"
-    ),
-    "what_clause": re.compile(
-        r"\b(what (?:is|was|are|were|has|had|it|they|the|a|an|this|these|there|one|each|comes))\b"
-    ),
-    "goes_on": re.compile(r"\b((?:go|goes|going|gone|went) on)\b", re.I),
-    "is_told": re.compile(r"\b((?:is|are|was|were|be|been|being) told)\b", re.I),
-    "anew": re.compile(r"\b(anew)\b", re.I),
-    "of_its_own": re.compile(r"\b(of (?:its|their|one's) own)\b", re.I),
-    "nobody": re.compile(r"\b(nobody|somebody|everybody|whoever)\b", re.I),
-    "there_is_none": re.compile(r"\b(there (?:is|are|was|were) none)\b", re.I),
+    "what as subject": rf"{_START}([Ww]hat(?!:)\b|[Ww]ho\b|That(?= {_CLAUSE}\b))(?![^.!?]*\?)",
+    "what is": rf"(?i)\b(what (?:{_BE}|ha[sd]|it|they|the|an?|these|this|one|each))\b(?![^.!?]*\?)",
+    "goes on": r"(?i)\b((?:go|goes|going|gone|went) on)\b",
+    "is told": rf"(?i)\b({_BE} told)\b",
+    "anew": r"(?i)\b(anew)\b",
+    "of its own": r"(?i)\b(of (?:its|their|one's) own)\b",
+    "nobody": r"(?i)\b(nobody|somebody|everybody|whoever)\b",
+    "there is no": rf"(?i)\b(there {_BE} (?:none|no (?!longer|more|need)\w+))\b",
+    "is no": rf"(?i)(?<!there )\b({_BE} no (?!longer|more|less|later|earlier|better|worse)\w+)",
+    "fronted of": rf"{_START}([Oo]f (?!course)\w+)",
+    "else": r"(?i)[;,] (else)\b(?! if)",
+    "at once": r"(?i)\b(at once)\b",
+    "gone, away": rf"(?i)\b({_BE} (?:gone|away))\b",
+    "by itself": r"(?i)\b(by (?:itself|themselves))\b",
+    "is made": rf"(?i)\b({_BE} made)\b(?! (?:of|up|by))",
+    "another one": r"(?i)\b((?:another|an \w+|the (?:other|same|last|first|next|new|old)) ones?)\b",
+    "mend, hand in": r"(?i)\b(mend(?:s|ed|ing)?|hand(?:s|ed|ing)? in)\b",
 }
+NO_NOUNS = set(
+    """asked built changed chosen done drawn each found given gone heard held it kept known left
+    made meant mine missed named others own rest said saved seen sent shown taken theirs these they
+    this those told wanted what whole whose written""".split()  # noqa: SIM905
+)
+_CODE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|`[^`\n]*`|^\[[^]]*\]: .*$|^ *>>>.*$", re.M | re.S)
+_COMMENTS = re.compile(
+    r"(?:^ *#(?! noqa| type:| fmt:).*\n)+|(?<=  )#(?! noqa| type:| fmt:).*$", re.M
+)
 _WORD = re.compile(r"[A-Za-z][\w'-]*")
-_NO_PROSE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|!)")
-_PER = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Prose:
-    """A docstring, or the lines of one comment.
+def find_places(path: Path, words: Counter[str]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and description of every place, and count words and assignments by kind.
 
-    Attributes:
-        path: The file.
-        line: The line where the text begins.
-        text: The text, without quotes, number signs and examples.
+    The kinds are "document", "docstring" (also comments and test names), "message" and "variable".
     """
-
-    path: Path
-    line: int
-    text: str
-
-    @property
-    def num_words(self) -> int:
-        """Number of words."""
-        return len(_WORD.findall(self.text))
-
-
-def read_prose(paths: Iterable[Path]) -> list[Prose]:
-    """Return the docstrings and comments of Python files."""
-    found = []
-    for path in paths:
-        source = path.read_text(encoding="utf-8")
-        found += [Prose(path, line, text) for line, text in _docstrings(source)]
-        found += [Prose(path, line, text) for line, text in _comments(source)]
-    return found
-
-
-def _docstrings(source: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
-        body = getattr(node, "body", None)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = body[0] if body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                text = first.value.value
-                if isinstance(text, str):
-                    yield first.lineno, _without_examples(text)
-
-
-def _without_examples(text: str) -> str:
-    """Blank the lines of doctests; the number of lines stays."""
-    return "\n".join(
-        "" if line.lstrip().startswith((">>>", "...")) else line for line in text.split("\n")
-    )
-
-
-def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield comments; those on consecutive lines, without code between them, are one text."""
-    start, last, lines = 0, 0, list[str]()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or _NO_PROSE.match(token.string):
-            continue
-        is_alone = not token.line[: token.start[1]].strip()
-        if lines and not (is_alone and token.start[0] == last + 1):
-            yield start, "\n".join(lines)
-            lines = []
-        if not lines:
-            start = token.start[0]
-        lines.append(token.string.lstrip("# "))
-        last = token.start[0]
-    if lines:
-        yield start, "\n".join(lines)
-
-
-def find(prose: Iterable[Prose]) -> Iterator[tuple[str, str]]:
-    """Yield each construction of `PATTERNS`: its name, and its place with the words around it."""
-    for one in prose:
+    source = re.sub(r"\$\{\w+\}", "x", path.read_text(encoding="utf-8"))
+    if ".py" not in path.suffixes:
+        texts = [("document", 1, source)]
+    else:
+        tree = ast.parse(source)
+        texts = list(_read_texts(tree, source))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                words["variable"] += 1
+                if node.id in NO_NOUNS:
+                    yield "variable", f"{path}:{node.lineno}: variable: {node.id}"
+    for kind, line, text in texts:
+        prose = _CODE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
+        words[kind] += len(_WORD.findall(prose))
         for name, pattern in PATTERNS.items():
-            for match in pattern.finditer(one.text):
-                line = one.line + one.text.count("\n", 0, match.start(1))
-                around = one.text[max(0, match.start(1) - 30) : match.end(1) + 60]
-                yield name, f"{one.path}:{line}: {name}: {' '.join(around.split())}"
+            for match in re.finditer(pattern, prose):
+                at = line + prose.count("\n", 0, match.start(1))
+                context = " ".join(prose[max(0, match.start(1) - 40) : match.end(1) + 40].split())
+                yield kind, f"{path}:{at}: {name}: {context}"
 
 
-def rates(prose: Iterable[Prose]) -> dict[str, float]:
-    """Return how often each construction stands in 10,000 words."""
-    texts = list(prose)
-    num_words = max(1, sum(one.num_words for one in texts))
-    counts = dict.fromkeys(PATTERNS, 0)
-    for name, _ in find(texts):
-        counts[name] += 1
-    return {name: count * _PER / num_words for name, count in counts.items()}
-
-
-def main(folders: list[str]) -> None:
-    """Print each place and the rates, by folder."""
-    for folder in folders:
-        prose = read_prose(sorted(Path(folder).rglob("*.py")))
-        for _, place in find(prose):
-            print(place)
-        found = "  ".join(f"{name} {rate:.1f}" for name, rate in rates(prose).items())
-        print(f"{folder}: {sum(one.num_words for one in prose)} words  {found}")
+def _read_texts(tree: ast.Module, source: str) -> Iterator[tuple[str, int, str]]:
+    """Yield docstrings, comments and test names, and strings of at least four words."""
+    docstrings = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            docstrings.add(body[0].value)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield "docstring", node.lineno, node.name.replace("_", " ")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            kind = "docstring" if node in docstrings else "message"
+            if kind == "docstring" or node.value.count(" ") > 2:
+                yield kind, node.lineno, node.value
+    for match in _COMMENTS.finditer(source):
+        line = source.count("\n", 0, match.start()) + 1
+        yield "docstring", line, re.sub(r"^ *# ?", "", match[0], flags=re.M)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["src/detcore", "plugins"])
+    for root in map(Path, sys.argv[1:]):
+        for path in [root] if root.is_file() else sorted(root.rglob("*.*")):
+            if path.suffix in (".py", ".md", ".tmpl", ".yaml"):
+                for _, place in find_places(path, Counter()):
+                    print(place)

@@ -55,9 +55,9 @@ class FakeRunner:
 
     def close(self) -> None:
         """Close all channels."""
-        for each in self._sockets:
-            each.shutdown(socket.SHUT_RDWR)
+        for connection in self._sockets:
+            connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        for each in self._sockets:
-            each.close()
+        for connection in self._sockets:
+            connection.close()

@@ -57,9 +57,9 @@ class JobServer:
             folder, python_path=[TOY_PLUGIN, *python_path], variables=login_variables
         )
         names = ("PYTHONPATH", "DETCORE_TESTING_MARK")
-        mine = {name: self.client.variables()[name] for name in names}
+        client_variables = {name: self.client.variables()[name] for name in names}
         self._sessions: dict[str, Session] = {}
-        self.server = RunningServer(home, *options, **mine, **variables)
+        self.server = RunningServer(home, *options, **client_variables, **variables)
 
     def __enter__(self) -> JobServer:
         self.server.start()

@@ -340,10 +340,10 @@ class Killing:
     def _go_on(
         self, before: Callable[[int], None] = lambda number: None
     ) -> tuple[int, dict[str, Any]]:
-        code, found = forked(lambda: (self._run(before), outcome(self._home)))
+        code, outcome_of_child = forked(lambda: (self._run(before), outcome(self._home)))
         assert code == 0, f"the runner ended with {code}"
-        done, result = found
-        return done, result
+        state, result = outcome_of_child
+        return state, result
 
     def _run(self, before: Callable[[int], None]) -> int:
         steps = Steps(before)

@@ -49,13 +49,13 @@ def reduce_split(
                 part[:] = 0  # the next batch may reuse the memory
         return [states[rank] for rank in sorted(states)]  # ranks without batches are omitted
 
-    given = accumulate()
-    for state in given:
+    first = accumulate()
+    for state in first:
         assert_plain(state)
-    kept = copy.deepcopy(given)
-    value = ranks[0].cross_slot_reduce(given)
-    assert_same(ranks[-1].cross_slot_reduce(kept), value)  # any rank can reduce
-    assert_same(ranks[0].cross_slot_reduce(given), value)
+    copies = copy.deepcopy(first)
+    value = ranks[0].cross_slot_reduce(first)
+    assert_same(ranks[-1].cross_slot_reduce(copies), value)  # any rank can reduce
+    assert_same(ranks[0].cross_slot_reduce(first), value)
     for rank in ranks:
         rank.reset()
     assert_same(ranks[0].cross_slot_reduce(accumulate()), value)

@@ -107,7 +107,9 @@ class Simulation:
     def _note(self, operations: Sequence[Operation]) -> None:
         self.operations.append(tuple(operations))
         self._training += [
-            (each.trial, each.length) for each in operations if isinstance(each, Train)
+            (operation.trial, operation.length)
+            for operation in operations
+            if isinstance(operation, Train)
         ]
         self.most_at_once = max(self.most_at_once, len(self._training))
 
@@ -115,9 +117,14 @@ class Simulation:
 def created(operations: Sequence[Sequence[Operation]]) -> Iterator[Create]:
     """Yield the trials created by operations."""
     for group in operations:
-        yield from (each for each in group if isinstance(each, Create))
+        yield from (operation for operation in group if isinstance(operation, Create))
 
 
 def closed(operations: Sequence[Sequence[Operation]]) -> list[int]:
     """Return the trials closed by operations, in order."""
-    return [each.trial for group in operations for each in group if isinstance(each, Close)]
+    return [
+        operation.trial
+        for group in operations
+        for operation in group
+        if isinstance(operation, Close)
+    ]

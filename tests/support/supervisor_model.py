@@ -63,7 +63,7 @@ class Race:
         if length < 4:
             return [TrainTo(trial, 4)]
         closed, self._open = self._open, []
-        return [TrainTo(each, None) for each in closed]
+        return [TrainTo(closed_trial, None) for closed_trial in closed]
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[TrainTo]:
         self._open.remove(trial)
@@ -264,14 +264,14 @@ class World:
             return [("perform", 0), *fails, *dies]
         if self.inbox:
             return [("observe", 0), *dies]
-        found = [move for workers in self.workers for move in self._moves_of(workers)]
+        moves = [move for workers in self.workers for move in self._moves_of(workers)]
         if not self.has_ticked or self._next_start() is not None:
-            found.append(("tick", 0))
+            moves.append(("tick", 0))
         if self._may("signal"):
-            found.append(("signal", 0))
+            moves.append(("signal", 0))
         if self._may("control"):
-            found += [("control", number) for number in range(3)]
-        return [*found, *self._trial_requests(), *dies]
+            moves += [("control", number) for number in range(3)]
+        return [*moves, *self._trial_requests(), *dies]
 
     def _may(self, fault: str) -> bool:
         return self.left[FAULTS.index(fault)] > 0
@@ -281,13 +281,18 @@ class World:
         if self.state.is_stopping:
             return None
         idle = [trial for trial in self.state.trials if trial.place is None]
-        return min((each.starts_at for each in idle if each.starts_at > self.now), default=None)
+        return min(
+            (idle_trial.starts_at for idle_trial in idle if idle_trial.starts_at > self.now),
+            default=None,
+        )
 
     def _trial_requests(self) -> list[Move]:
         if not self._may("trial control"):
             return []
-        asked = [i for i, row in enumerate(self.rows) if row.state not in OVER and not row.control]
-        return [(what, index) for index in asked for what in ("cancel trial", "kill trial")]
+        indices = [
+            i for i, row in enumerate(self.rows) if row.state not in OVER and not row.control
+        ]
+        return [(request, index) for index in indices for request in ("cancel trial", "kill trial")]
 
     def _moves_of(self, workers: Workers) -> Iterator[Move]:
         index = workers.trial
@@ -374,10 +379,10 @@ class World:
         elif name == "reject":
             how, facts = kind.INVALID_HP, {"error": "rejected"}
         elif name == "damage":
-            left = row.checkpoints[:-1]
-            self._update(index, checkpoints=left)
+            checkpoints = row.checkpoints[:-1]
+            self._update(index, checkpoints=checkpoints)
             how = kind.DAMAGED
-            facts = {"error": "damaged", "origin": f"{left[-1]}" if left else None}
+            facts = {"error": "damaged", "origin": f"{checkpoints[-1]}" if checkpoints else None}
         else:
             how, facts = kind.CRASHED, {"error": "crashed", "origin": "from somewhere"}
             if name == "crash later" and workers.target - 1 > workers.begun_at:
@@ -387,7 +392,7 @@ class World:
                 facts["fault"] = ("ValueError at train.py:3", 1)
             if name == "certain":
                 facts["permanent_cause"] = "it would fail in the same way each time"
-        self.workers = tuple(each for each in self.workers if each.trial != index)
+        self.workers = tuple(group for group in self.workers if group.trial != index)
         self.script_ended = how if self.scenario.is_script else None
         if how is kind.INTERRUPTED and workers.phase == "trains":
             self.made_way = (*self.made_way, index)
@@ -420,8 +425,8 @@ class World:
             starts_once=self.scenario.is_script,
         )
         self.queue = tuple(actions)
-        asked = [(row.control, index) for index, row in enumerate(self.rows) if row.control]
-        self.inbox = tuple(self.supervisor.Requested(*each) for each in asked)
+        requests = [(row.control, index) for index, row in enumerate(self.rows) if row.control]
+        self.inbox = tuple(self.supervisor.Requested(*request) for request in requests)
 
     def _decide(self, event: Any) -> None:
         self.has_ticked = False
@@ -535,7 +540,9 @@ class World:
         self.inbox = (answer, *self.inbox)
 
     def _create(self, operations: Sequence[Operation]) -> tuple[int, ...]:
-        new = [Row(each.trial + 1) for each in operations if isinstance(each, Create)]
+        new = [
+            Row(operation.trial + 1) for operation in operations if isinstance(operation, Create)
+        ]
         self.rows = (*self.rows, *new)
         return tuple(row.id for row in new)
 
@@ -580,12 +587,12 @@ class World:
             list(state.running) == sorted(w.trial for w in self.workers), "workers are forgotten"
         )
         require(state.ending is None, "the end of workers has no consequence")
-        known = [(t.state, t.error, t.num_restarts) for t in state.trials]
-        require(known == [row[1:4] for row in self.rows], "the records are not what is known")
+        rows = [(t.state, t.error, t.num_restarts) for t in state.trials]
+        require(rows == [row[1:4] for row in self.rows], "the records are not what is known")
         if state.failure is None:
-            found = tuple((t.length, t.is_waiting, t.is_closed) for t in state.trials)
-            require(found == plan.trials, "the plan of the runner is not that of the search")
-            ready = {i for i, (_, waits, closed) in enumerate(found) if not waits and not closed}
+            states = tuple((t.length, t.is_waiting, t.is_closed) for t in state.trials)
+            require(states == plan.trials, "the plan of the runner is not that of the search")
+            ready = {i for i, (_, waits, closed) in enumerate(states) if not waits and not closed}
             require(set(state.order) == ready, "a trial that is to train has no turn")
         if self.has_ticked and not state.is_stopping:
             self._check_starts()
@@ -604,21 +611,21 @@ class World:
         require(idle or self.workers, "nothing runs, nothing waits, and the run does not end")
 
     def _workers(self, index: int) -> Workers:
-        found = [workers for workers in self.workers if workers.trial == index]
-        require(found, f"trial {index} has no workers")
-        return found[0]
+        matches = [workers for workers in self.workers if workers.trial == index]
+        require(matches, f"trial {index} has no workers")
+        return matches[0]
 
     def _replace(self, changed: Workers) -> None:
         self.workers = tuple(changed if w.trial == changed.trial else w for w in self.workers)
 
     def _update(self, index: int, **fields: Any) -> None:
-        changed = self.rows[index]._replace(**fields)
-        self.rows = (*self.rows[:index], changed, *self.rows[index + 1 :])
+        row = self.rows[index]._replace(**fields)
+        self.rows = (*self.rows[:index], row, *self.rows[index + 1 :])
 
     def _save(self, index: int, steps: int) -> None:
-        kept = self.rows[index].checkpoints
-        if steps > max(kept, default=0):
-            self._update(index, checkpoints=(*kept, steps))
+        checkpoints = self.rows[index].checkpoints
+        if steps > max(checkpoints, default=0):
+            self._update(index, checkpoints=(*checkpoints, steps))
 
 
 def check_settled(world: World, expected: Log | None) -> None:
@@ -683,11 +690,11 @@ def explore(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> in
                     waiting.append(child)
                 children[number].append(numbers[key])
     except Violation as violation:
-        done = [move] if move[0] else []
+        path = [move] if move[0] else []
         while number > 0:
             number, move = came_by[number]
-            done.insert(0, move)
-        raise Violation(f"{violation}\n{scenario}:\n{done}") from violation
+            path.insert(0, move)
+        raise Violation(f"{violation}\n{scenario}:\n{path}") from violation
     return _count_orders(children)
 
 
@@ -698,15 +705,15 @@ def _count_orders(children: Sequence[Sequence[int]]) -> int:
         Violation: If a path is circular, so that a run may not end.
     """
     num_parents = [0] * len(children)
-    for each in children:
-        for child in each:
+    for successor in children:
+        for child in successor:
             num_parents[child] += 1
     ways = [1, *[0] * (len(children) - 1)]
-    ready, done = [0], 0
+    ready, count = [0], 0
     orders = 0
     while ready:
         number = ready.pop()
-        done += 1
+        count += 1
         if not children[number]:
             orders += ways[number]
         for child in children[number]:
@@ -714,7 +721,7 @@ def _count_orders(children: Sequence[Sequence[int]]) -> int:
             num_parents[child] -= 1
             if not num_parents[child]:
                 ready.append(child)
-    require(done == len(children), "a run need not end")
+    require(count == len(children), "a run need not end")
     return orders
 
 

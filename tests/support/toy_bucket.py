@@ -71,7 +71,7 @@ class Bucket:
         """Return the last batch reported by the first trial."""
         with self.detcore.database() as database:
             ingest_event_logs(database, self.detcore.home)
-            return max(each.steps_completed for each in database.metrics(1, "training"))
+            return max(metrics.steps_completed for metrics in database.metrics(1, "training"))
 
     def state(self, uuid: str) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((self.root / uuid / "toy.json").read_text())

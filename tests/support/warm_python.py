@@ -234,8 +234,8 @@ def _message(
         return None
     path = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
     first = os.path.dirname(os.path.realpath(os.path.join(folder, words[1])))
-    own = [*path, folder if kind == "module" else first]
-    if any(_shadows(entry, zygote.imported) for entry in own):
+    path_entries = [*path, folder if kind == "module" else first]
+    if any(_shadows(entry, zygote.imported) for entry in path_entries):
         return None
     if any(os.isatty(stream) for stream in streams):
         return None
@@ -565,8 +565,8 @@ def _show(words: Sequence[str], variables: Mapping[str, str]) -> None:
     """Write command line and variables where Linux reads them for ``/proc``."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = (int(field) for field in fields[45:49])
-    shown = "".join(f"{word}\0" for word in words)
-    _write(arg_start, arg_end, shown)
+    text = "".join(f"{word}\0" for word in words)
+    _write(arg_start, arg_end, text)
     # The marks of tests come first, in case the rest does not fit.
     ordered = sorted(variables.items(), key=lambda item: not item[0].startswith("DETCORE_"))
     _write(env_start, env_end, "".join(f"{name}={value}\0" for name, value in ordered))

@@ -36,11 +36,11 @@ ENDS = {
 
 
 def end_of(script: Path) -> tuple[int, str, list[str], list[str]]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True
     )
-    left = [path.read_text() for path in script.parent.glob("left")]
-    return done.returncode, done.stdout, done.stderr.splitlines()[-1:], left
+    texts = [path.read_text() for path in script.parent.glob("left")]
+    return result.returncode, result.stdout, result.stderr.splitlines()[-1:], texts
 
 
 @pytest.mark.parametrize("how", ENDS)

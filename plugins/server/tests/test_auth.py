@@ -67,9 +67,9 @@ def admin(nobody: Api, admin_token: str) -> Api:
 
 def make_user(admin: Api, name: str) -> tuple[int, Api]:
     """Create a user and log in as this user."""
-    made = admin.ask("POST", "/users", {"username": name, "password": PASSWORD})
-    assert made.status == 201, made.body
-    return int(made.json["id"]), admin.as_user(admin.token_of(name, PASSWORD))
+    response = admin.ask("POST", "/users", {"username": name, "password": PASSWORD})
+    assert response.status == 201, response.body
+    return int(response.json["id"]), admin.as_user(admin.token_of(name, PASSWORD))
 
 
 def test_logout_invalidates_token(nobody: Api) -> None:
@@ -80,9 +80,9 @@ def test_logout_invalidates_token(nobody: Api) -> None:
     lifetime_s = me.json["expires_at"] - time.time()
     assert 6 * 86400 < lifetime_s <= 7 * 86400
     assert admin.ask("POST", "/logout").status == 204
-    gone = admin.ask("GET", "/me")
-    assert (gone.status, gone.headers["www-authenticate"]) == (401, "Bearer")
-    assert gone.json["error"]["type"] == "UnauthenticatedError"
+    response = admin.ask("GET", "/me")
+    assert (response.status, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.json["error"]["type"] == "UnauthenticatedError"
     assert other.ask("GET", "/me").status == 200
 
 
@@ -97,28 +97,28 @@ def test_password_is_verified_for_unknown_user(monkeypatch: pytest.MonkeyPatch) 
     compared = []
     verify = argon2.PasswordHasher.verify
 
-    def noted(self: argon2.PasswordHasher, kept: str, given: str) -> bool:
-        compared.append(kept)
-        return verify(self, kept, given)
+    def noted(self: argon2.PasswordHasher, hashed: str, given: str) -> bool:
+        compared.append(hashed)
+        return verify(self, hashed, given)
 
     monkeypatch.setattr(argon2.PasswordHasher, "verify", noted)
     assert not is_password("nobody's", None)
     assert not is_password("nobody's", None, is_prehashed=True)
     assert len(compared) == 2
     costs = argon2.extract_parameters(hash_password("Correct-horse-7"))
-    assert all(argon2.extract_parameters(kept) == costs for kept in compared)
+    assert all(argon2.extract_parameters(hashed) == costs for hashed in compared)
 
 
 @pytest.mark.parametrize("password", ["", "ünï \udc80"])
 def test_prehashed_password_is_accepted(password: str) -> None:
-    kept = hash_password(password)
-    assert kept.startswith("$argon2id$")
-    assert kept != hash_password(password)
-    assert is_password(password, kept)
-    assert is_password(prehash(password), kept, is_prehashed=True)
+    hashed = hash_password(password)
+    assert hashed.startswith("$argon2id$")
+    assert hashed != hash_password(password)
+    assert is_password(password, hashed)
+    assert is_password(prehash(password), hashed, is_prehashed=True)
     assert is_password(password, hash_password(prehash(password), is_prehashed=True))
-    assert not is_password(prehash(password) or "x", kept)
-    assert not is_password(f"{password}x", kept)
+    assert not is_password(prehash(password) or "x", hashed)
+    assert not is_password(f"{password}x", hashed)
 
 
 def test_throttle_also_delays_right_password(nobody: Api, admin: Api) -> None:
@@ -137,7 +137,7 @@ def test_throttle_also_delays_right_password(nobody: Api, admin: Api) -> None:
 def test_admin_manages_users(nobody: Api, admin: Api) -> None:
     number, user = make_user(admin, "bob")
     assert user.ask("GET", "/me").json["is_admin"] is False
-    listed = {each["name"]: each for each in admin.ask("GET", "/users").json}
+    listed = {entry["name"]: entry for entry in admin.ask("GET", "/users").json}
     assert listed["bob"]["id"] == number
     assert listed["bob"]["is_active"] is True
     assert "password" not in str(listed)
@@ -178,9 +178,9 @@ def test_other_users_cannot_manage_users(admin: Api) -> None:
 
 
 def test_admin_cannot_lock_themselves_out(admin: Api) -> None:
-    mine = next(each["id"] for each in admin.ask("GET", "/users").json if each["name"] == USER)
+    user_id = next(user["id"] for user in admin.ask("GET", "/users").json if user["name"] == USER)
     for change in ({"is_active": False}, {"is_admin": False}):
-        assert admin.ask("PATCH", f"/users/{mine}", change).status == 403
+        assert admin.ask("PATCH", f"/users/{user_id}", change).status == 403
     assert admin.ask("GET", "/users").status == 200
 
 
@@ -189,10 +189,10 @@ def test_password_change_requires_old_password(nobody: Api, admin: Api) -> None:
     other = nobody.as_user(nobody.token_of("dora", PASSWORD))
     refused = user.ask("POST", "/me/password", {"old": "wrong", "new": NEW_PASSWORD})
     assert (refused.status, refused.error) == (403, "invalid credentials")
-    changed = user.ask("POST", "/me/password", {"old": PASSWORD, "new": NEW_PASSWORD})
-    assert changed.status == 200
-    assert [each.ask("GET", "/me").status for each in (user, other)] == [401, 401]
-    assert nobody.as_user(changed.json["token"]).ask("GET", "/me").json["name"] == "dora"
+    response = user.ask("POST", "/me/password", {"old": PASSWORD, "new": NEW_PASSWORD})
+    assert response.status == 200
+    assert [session.ask("GET", "/me").status for session in (user, other)] == [401, 401]
+    assert nobody.as_user(response.json["token"]).ask("GET", "/me").json["name"] == "dora"
     assert nobody.log_in("dora", PASSWORD).status == 403
 
 

@@ -75,15 +75,15 @@ def test_commands_manage_users_of_database(shell: Shell) -> None:
     assert lines == [["ID", "NAME", "MAY"], ["1", "ada", "administer"], ["2", "bob", "nothing"]]
     shell.does("activate", "bob")
     listed = json.loads(shell.does("list", "--json"))
-    assert [(each["name"], each["is_admin"], each["is_active"]) for each in listed] == [
+    assert [(entry["name"], entry["is_admin"], entry["is_active"]) for entry in listed] == [
         ("ada", True, True),
         ("bob", False, True),
     ]
     assert shell.does("list", "--csv").splitlines()[0] == "id,name,is_admin,is_active,created_at"
     with ServerDatabase.open(f"sqlite:///{shell.home / 'detcore.db'}") as database:
-        kept = {user.name: user.password_hash for user in database.list_users()}
-    assert is_password(PASSWORD, kept["ada"])
-    assert is_password("Other-horse-8", kept["bob"])
+        hashes = {user.name: user.password_hash for user in database.list_users()}
+    assert is_password(PASSWORD, hashes["ada"])
+    assert is_password("Other-horse-8", hashes["bob"])
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_command_errors(
 
 def test_password_prompt_shows_no_password(shell: Shell) -> None:
     command = [sys.executable, "-m", "detcore", "user", "create", "ada"]
-    code, shown = type_into(command, [PASSWORD, f"not {PASSWORD}"])
+    code, output = type_into(command, [PASSWORD, f"not {PASSWORD}"])
     assert code == 2
-    assert "the passwords do not match" in shown
-    code, shown = type_into(command, [PASSWORD, PASSWORD])
-    assert code == 0, shown
-    assert PASSWORD not in shown
+    assert "the passwords do not match" in output
+    code, output = type_into(command, [PASSWORD, PASSWORD])
+    assert code == 0, output
+    assert PASSWORD not in output
     assert json.loads(shell.does("list", "--json"))[0]["name"] == "ada"
 
 
@@ -134,39 +134,39 @@ def type_into(command: list[str], answers: list[str]) -> tuple[int, str]:
         command, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
     )
     os.close(follower)
-    shown = b""
+    output = b""
     while True:
         try:
-            shown += os.read(leader, 4096)
+            output += os.read(leader, 4096)
         except OSError:  # the other end was closed
             break
         # The terminal would show characters typed before the prompt.
-        if answers and shown.endswith(b": "):
-            shown += b"(typed)"
+        if answers and output.endswith(b": "):
+            output += b"(typed)"
             os.write(leader, f"{answers.pop(0)}\n".encode())
     os.close(leader)
-    return process.wait(60), shown.decode()
+    return process.wait(60), output.decode()
 
 
 def test_token_is_stored_until_logout(shell: Shell, shared_server: RunningServer) -> None:
     url = shared_server.url
-    said = shell.does("login", f"{url}/", "--user", USER, "--password-stdin", said=PASSWORD)
-    assert f"logged in to {url} as {USER} until 20" in said
+    output = shell.does("login", f"{url}/", "--user", USER, "--password-stdin", said=PASSWORD)
+    assert f"logged in to {url} as {USER} until 20" in output
     assert stat.S_IMODE(shell.file.stat().st_mode) == 0o600
     assert sorted(os.listdir(shell.home)) == ["credentials.json", "credentials.json.lock"]
     text = shell.file.read_text()
     assert PASSWORD not in text
-    kept = read_stored_token(shell.home, url)
-    assert kept is not None
-    assert kept.token not in repr(kept)
+    token = read_stored_token(shell.home, url)
+    assert token is not None
+    assert token.token not in repr(token)
 
-    shown = dict(line.split(maxsplit=1) for line in shell.does("whoami", url).splitlines())
-    assert shown["user"] == USER
-    assert shown["administrator"] == "yes"
+    fields = dict(line.split(maxsplit=1) for line in shell.does("whoami", url).splitlines())
+    assert fields["user"] == USER
+    assert fields["administrator"] == "yes"
     assert shell.does("logout", url) == f"logged out of {url} as {USER}\n"
-    assert kept.token not in shell.file.read_text()
+    assert token.token not in shell.file.read_text()
     with pytest.raises(UnauthenticatedError, match="the token is invalid"):
-        Session(url, kept.token).request("GET", "/api/detcore/v1/me")
+        Session(url, token.token).request("GET", "/api/detcore/v1/me")
     assert "no user is logged in" in shell.does("logout", url)
     assert shell.run("whoami", url).exit_code == 1
 
@@ -180,8 +180,8 @@ def test_user_changes_own_password(shell: Shell, shared_server: RunningServer) -
     before = read_stored_token(shell.home, url)
     refused = shell.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
     assert (refused.exit_code, refused.output) == (1, "error: invalid credentials\n")
-    said = f"{PASSWORD}\nOther-horse-8\n"
-    assert shell.does("change-password", url, "--password-stdin", said=said) == (
+    passwords = f"{PASSWORD}\nOther-horse-8\n"
+    assert shell.does("change-password", url, "--password-stdin", said=passwords) == (
         f"changed the password of gina on {url}\n"
     )
     after = read_stored_token(shell.home, url)
@@ -336,16 +336,16 @@ def test_crash_keeps_previous_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageError, match=r"cannot be stored in .*: .*No space left"):
         store_token(tmp_path, "u", StoredToken(user="ada", token="new", expires_at=LATER))
-    kept = read_stored_token(tmp_path, "u")
-    assert kept is not None
-    assert kept.token == "old"
+    token = read_stored_token(tmp_path, "u")
+    assert token is not None
+    assert token.token == "old"
     assert sorted(os.listdir(tmp_path)) == ["credentials.json", "credentials.json.lock"]
 
 
 def test_concurrent_logins_are_both_stored(tmp_path: Path) -> None:
     def keep(number: int) -> None:
-        kept = StoredToken(user=f"user {number}", token=str(number), expires_at=LATER)
-        store_token(tmp_path, f"u{number % 3}", kept)
+        token = StoredToken(user=f"user {number}", token=str(number), expires_at=LATER)
+        store_token(tmp_path, f"u{number % 3}", token)
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(24)]
     for thread in threads:
@@ -353,6 +353,6 @@ def test_concurrent_logins_are_both_stored(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     for number in range(24):
-        kept = read_stored_token(tmp_path, f"u{number % 3}", f"user {number}")
-        assert kept is not None
-        assert kept.token == str(number)
+        token = read_stored_token(tmp_path, f"u{number % 3}", f"user {number}")
+        assert token is not None
+        assert token.token == str(number)

@@ -36,12 +36,12 @@ def all_routes(home: Path) -> list[tuple[str, str]]:
     environment = read_environment({"DETCORE_HOME": str(home)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
     app = make_app(settings)
-    found = []
+    routes = []
     for route in routing.iter_route_contexts(app.routes):
         assert route.path is not None, "what is mounted is not looked into: make it routes"
-        found += [(method, route.path) for method in sorted(route.methods or ())]
+        routes += [(method, route.path) for method in sorted(route.methods or ())]
     app.state.detcore.database.close()
-    return found
+    return routes
 
 
 def is_page(path: str) -> bool:
@@ -137,17 +137,17 @@ def assert_rejected(
     for method, path in routes:
         if (method, path) in OPEN:
             continue
-        asked = fill(path)
+        url = fill(path)
         # From the server's own page: the login is checked first.
-        own = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
-        answer = http.ask(method, asked, token=token, headers=own)
+        request_headers = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
+        answer = http.ask(method, url, token=token, headers=request_headers)
         if is_page(path):
             # Only a GET request is repeated after the login.
-            back = f"?next={urllib.parse.quote(asked, safe='')}" if method == "GET" else ""
+            back = f"?next={urllib.parse.quote(url, safe='')}" if method == "GET" else ""
             is_right = (answer.status, answer.headers.get("location")) == (303, f"/ui/login{back}")
         else:
             is_right = answer.status == status
             is_right &= (status == 401) == ("www-authenticate" in answer.headers)
         if not is_right:
-            wrong.append(f"{method} {asked}: {answer.status} {answer.body[:200]!r}")
+            wrong.append(f"{method} {url}: {answer.status} {answer.body[:200]!r}")
     assert wrong == []

@@ -42,8 +42,8 @@ def test_log_contains_no_secrets(tmp_path: Path) -> None:
         ):
             assert http.ask("POST", path, body).status in (403, 422)
         tokens = [server.token(), server.token()]
-        made = {"username": "bob", "password": NEW}
-        assert http.ask("POST", "/api/detcore/v1/users", made, token=tokens[0]).status == 201
+        fields = {"username": "bob", "password": NEW}
+        assert http.ask("POST", "/api/detcore/v1/users", fields, token=tokens[0]).status == 201
         for path in (
             f"/api/detcore/v1/me?token={tokens[0]}",
             f"/nowhere/{tokens[0]}",
@@ -61,15 +61,15 @@ def test_log_contains_no_secrets(tmp_path: Path) -> None:
         http.ask("POST", "/api/detcore/v1/logout", token=tokens[1])
         http.close()
         with ServerDatabase.open(server.database_url) as database:
-            kept = [str(user.password_hash) for user in database.list_users()]
-    written = server.log.read_text()
-    assert f"fault {number}: GET /api/detcore/v1/experiments/1" in written
-    assert "Traceback" in written
-    assert f"{USER} POST /api/detcore/v1/logout 204" in written
+            hashes = [str(user.password_hash) for user in database.list_users()]
+    log = server.log.read_text()
+    assert f"fault {number}: GET /api/detcore/v1/experiments/1" in log
+    assert "Traceback" in log
+    assert f"{USER} POST /api/detcore/v1/logout 204" in log
     assert "Traceback" not in failed.error
     secrets = [PASSWORD, WRONG, NEW, *map(prehash, (PASSWORD, WRONG, NEW)), *tokens]
-    secrets += [*map(token_digest, tokens), *kept, "Bearer detcore"]
-    assert [secret for secret in secrets if secret in written] == []
+    secrets += [*map(token_digest, tokens), *hashes, "Bearer detcore"]
+    assert [secret for secret in secrets if secret in log] == []
 
 
 @pytest.mark.parametrize(
@@ -91,24 +91,24 @@ def test_hide_secrets(text: str, shown: str) -> None:
 
 
 def test_secrets_in_tracebacks_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
-    root, own = logging.getLogger(), logging.getLogger(LOGGER)
-    before = (root.handlers, root.level, own.level)
+    root, logger = logging.getLogger(), logging.getLogger(LOGGER)
+    before = (root.handlers, root.level, logger.level)
     try:
         configure_logging("debug")
         try:
             raise ValueError(f"unexpected: Bearer detcore_{'x' * 43}")
         except ValueError:
-            own.exception("fault %s", "1")
+            logger.exception("fault %s", "1")
             logging.getLogger("sqlalchemy.engine.Engine").info("INSERT ... [parameters]")
             logging.getLogger("anything").debug("body")
     finally:
         root.handlers, root.level = before[:2]
-        own.setLevel(before[2])
-    written = capsys.readouterr().err
-    assert "ValueError: unexpected: Bearer ***" in written
-    assert "xxx" not in written
-    assert "parameters" not in written
-    assert "body" not in written
+        logger.setLevel(before[2])
+    output = capsys.readouterr().err
+    assert "ValueError: unexpected: Bearer ***" in output
+    assert "xxx" not in output
+    assert "parameters" not in output
+    assert "body" not in output
 
 
 def test_log_entry_is_one_line(shared_server: RunningServer) -> None:

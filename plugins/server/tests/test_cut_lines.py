@@ -43,13 +43,13 @@ say("three")
 
 def said(folder: Path) -> tuple[list[str], list[str]]:
     """Return the readable content of the journal and of the log."""
-    told = []
+    lines = []
     for line in read_journal(folder / "journal.jsonl", 0, most_bytes=1 << 20)[0]:
         try:
-            told.append(json.loads(line)["text"])
+            lines.append(json.loads(line)["text"])
         except ValueError:
             continue
-    return told, [line.text for line in read_output_log(folder)[0]]
+    return lines, [line.text for line in read_output_log(folder)[0]]
 
 
 def test_lines_after_full_disk_can_be_read(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_worker_line_is_cut_at_limit(tmp_path: Path) -> None:
         journal.output(info, "stdout", "x" * length, rank=0)
     journal.close()
     lines, _ = read_journal(path, 0, most_bytes=1 << 20)
-    whole = "x" * 16_384
+    longest = "x" * 16_384
     assert [json.loads(line)["line"] for line in lines] == [
-        whole,
-        f"{whole} ... (16385 characters)",
+        longest,
+        f"{longest} ... (16385 characters)",
     ]

@@ -22,12 +22,12 @@ def add_token(database: ServerDatabase, user_id: int, *, expires_in_s: float = H
 
 
 def test_find_user_by_name_and_id(database: ServerDatabase) -> None:
-    made = database.create_user("Ada", password_hash="kept", is_admin=True)
-    assert (made.name, made.is_admin, made.is_active) == ("Ada", True, True)
-    assert database.get_user("Ada") == database.get_user(made.id) == made
-    assert "kept" not in repr(made)
+    user = database.create_user("Ada", password_hash="kept", is_admin=True)
+    assert (user.name, user.is_admin, user.is_active) == ("Ada", True, True)
+    assert database.get_user("Ada") == database.get_user(user.id) == user
+    assert "kept" not in repr(user)
     other = database.create_user("ada", password_hash=None)
-    assert database.list_users() == [made, other]
+    assert database.list_users() == [user, other]
     with pytest.raises(NotFoundError, match=r"no user 'eve' .*\n.*detcore user list"):
         database.get_user("eve")
 
@@ -42,9 +42,9 @@ def test_user_name_is_unique(database: ServerDatabase) -> None:
 def test_find_token_returns_user(database: ServerDatabase) -> None:
     user = database.create_user("ada", password_hash="kept", is_admin=True)
     digest = add_token(database, user.id)
-    found = database.find_token(digest)
-    assert found is not None
-    assert (found.user_id, found.user_name, found.is_admin) == (user.id, "ada", True)
+    token = database.find_token(digest)
+    assert token is not None
+    assert (token.user_id, token.user_name, token.is_admin) == (user.id, "ada", True)
     assert database.find_token(token_digest("another")) is None
     database.remove_token(digest)
     database.remove_token(digest)
@@ -66,12 +66,12 @@ def test_password_change_and_deactivation_remove_tokens(
 ) -> None:
     user = database.create_user("ada", password_hash="kept")
     other = database.create_user("bob", password_hash="kept")
-    mine, others = add_token(database, user.id), add_token(database, other.id)
+    tokens, other_tokens = add_token(database, user.id), add_token(database, other.id)
     database.update_user("ada", **change)
-    assert database.find_token(mine) is None
-    assert database.find_token(others) is not None
+    assert database.find_token(tokens) is None
+    assert database.find_token(other_tokens) is not None
     database.update_user("ada", is_active=True)
-    assert database.find_token(mine) is None
+    assert database.find_token(tokens) is None
 
 
 def test_inactive_user_gets_no_token(database: ServerDatabase) -> None:
@@ -126,9 +126,9 @@ def test_repeated_submission_is_same_experiment(database: ServerDatabase, user_i
     record = database.get_experiment(number)
     assert (record.model_dir, record.state) == (f"/code/{number}", ExperimentState.RUNNING)
     assert "secret-of-mine" not in f"{record.config}{record.config_text}"
-    known = database.get_submission(number)
-    assert known is not None
-    assert (known.user_name, known.phase, known.test_mode) == ("ada", "QUEUED", True)
+    submission = database.get_submission(number)
+    assert submission is not None
+    assert (submission.user_name, submission.phase, submission.test_mode) == ("ada", "QUEUED", True)
     assert database.find_submission(user_id, "one") == number
     other = add_local(database)
     assert database.get_submission(other) is None
@@ -139,19 +139,19 @@ def test_repeated_submission_is_same_experiment(database: ServerDatabase, user_i
 
 
 def test_concurrent_submissions_are_one_experiment(database: ServerDatabase, user_id: int) -> None:
-    found: list[int] = []
+    numbers: list[int] = []
     together = threading.Barrier(4)
 
     def one() -> None:
         together.wait()
-        found.append(submit(database, user_id, "at once"))
+        numbers.append(submit(database, user_id, "at once"))
 
     threads = [threading.Thread(target=one) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [found[0]] * 4
+    assert numbers == [numbers[0]] * 4
     assert database.count_experiments() == 1
 
 
@@ -182,8 +182,8 @@ def test_submission_is_requeued_and_deleted(database: ServerDatabase, user_id: i
         database.set_submission_phase(number, "ENDED")
         assert database.list_submissions(phases=["QUEUED", "STARTED"]) == []
         assert database.queue_again(number)
-        (found,) = database.list_submissions(phases=["QUEUED"])
-        assert (found.experiment_id, found.state) == (number, ExperimentState.RUNNING)
+        (submission,) = database.list_submissions(phases=["QUEUED"])
+        assert (submission.experiment_id, submission.state) == (number, ExperimentState.RUNNING)
         assert database.get_experiment(number).error is None
     database.set_experiment_state(number, ExperimentState.COMPLETED)
     assert not database.queue_again(number)
@@ -200,11 +200,11 @@ def test_resumed_experiment_does_not_end(database: ServerDatabase, user_id: int)
     database.set_experiment_state(number, ExperimentState.PAUSED)
     assert database.queue_again(number)
     database.set_submission_phase(number, "ENDED")
-    known = database.get_submission(number)
-    assert known is not None
-    assert known.phase == "QUEUED"
+    submission = database.get_submission(number)
+    assert submission is not None
+    assert submission.phase == "QUEUED"
     database.set_experiment_state(number, ExperimentState.PAUSED)
     database.set_submission_phase(number, "ENDED")
-    known = database.get_submission(number)
-    assert known is not None
-    assert known.phase == "ENDED"
+    submission = database.get_submission(number)
+    assert submission is not None
+    assert submission.phase == "ENDED"

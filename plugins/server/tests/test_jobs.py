@@ -62,9 +62,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
 
 
 def submit(jobs: JobServer, user: str = USER, **changes: Any) -> int:
-    given, context = jobs.given(**changes)
+    submission, context = jobs.given(**changes)
     with context.file:
-        return send_submission(jobs.session(user), given, context)
+        return send_submission(jobs.session(user), submission, context)
 
 
 def experiment(jobs: JobServer, number: int, user: str = USER) -> ExperimentReference:
@@ -92,12 +92,12 @@ class Forgetful(Session):
 def test_lost_response_starts_one_experiment(jobs: JobServer) -> None:
     before = num_experiments(jobs)
     session = Forgetful(jobs.url, str(jobs.server.token()))
-    given, context = jobs.given()
-    heard: list[str] = []
+    submission, context = jobs.given()
+    notices: list[str] = []
     with context.file:
-        number = send_submission(session, given, context, notice=heard.append)
-        assert sum("the connection broke" in line for line in heard) == 3, heard
-        assert send_submission(session, given, context) == number
+        number = send_submission(session, submission, context, notice=notices.append)
+        assert sum("the connection broke" in line for line in notices) == 3, notices
+        assert send_submission(session, submission, context) == number
     session.close()
     assert num_experiments(jobs) == before + 1
 
@@ -214,12 +214,12 @@ def test_invalid_submission_is_not_recorded(
     jobs: JobServer, changes: dict[str, Any], error: type[DetcoreError], words: str
 ) -> None:
     before = num_experiments(jobs)
-    given, context = jobs.given(**changes)
+    submission, context = jobs.given(**changes)
     with context.file, pytest.raises(error, match=words):
-        send_submission(jobs.session(), given, context)
+        send_submission(jobs.session(), submission, context)
     assert num_experiments(jobs) == before
-    said = jobs.session().request("GET", f"{API}/uploads/{context.digest}")
-    assert said == {"size": 0}  # validated before the upload
+    response = jobs.session().request("GET", f"{API}/uploads/{context.digest}")
+    assert response == {"size": 0}  # validated before the upload
 
 
 def test_huge_numbers_and_names_are_quick() -> None:
@@ -231,9 +231,9 @@ def send_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
     archive = PackedContext(
         io.BytesIO(data), digest or hashlib.sha256(data).hexdigest(), len(data), 1
     )
-    given, context = jobs.given()
+    submission, context = jobs.given()
     context.file.close()
-    return send_submission(jobs.session(), given, archive)
+    return send_submission(jobs.session(), submission, archive)
 
 
 def test_invalid_archives_leave_nothing(jobs: JobServer) -> None:
@@ -256,21 +256,21 @@ def test_interrupted_upload_resumes(jobs: JobServer) -> None:
     session, path = jobs.session(), f"{API}/uploads/{'5' * 64}"
 
     def put(offset: int, data: bytes, user: Session = session) -> int:
-        said = user.request("PUT", path, body=data, params={"offset": offset})
-        return int(said["size"])
+        response = user.request("PUT", path, body=data, params={"offset": offset})
+        return int(response["size"])
 
     assert put(0, b"12345") == 5
     assert put(0, b"12345") == 5  # its response was lost
     assert put(9, b"x") == 5  # not the next chunk
     assert put(5, b"678") == 8
-    kept = jobs.server.home / "uploads" / "1" / f"{'5' * 64}.tar.gz"
-    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (b"12345678", 0o600)
+    archive = jobs.server.home / "uploads" / "1" / f"{'5' * 64}.tar.gz"
+    assert (archive.read_bytes(), archive.stat().st_mode & 0o777) == (b"12345678", 0o600)
     assert put(0, b"abc", jobs.session("bob")) == 3  # separate for each user
     with pytest.raises(ConfigError, match="maximum of 128000000 bytes"):
         put(128_000_000, b"1")
     for number in range(6):
         session.request("PUT", f"{API}/uploads/{number:064}", body=b"1", params={"offset": 0})
-    assert len(list(kept.parent.iterdir())) == 4  # the newest of each user
+    assert len(list(archive.parent.iterdir())) == 4  # the newest of each user
     with pytest.raises(DetcoreError):
         session.request(
             "PUT", f"{API}/uploads/..%2f..%2fdetcore.db", body=b"1", params={"offset": 0}
@@ -317,16 +317,18 @@ def test_ctrl_c_ends_following_only(jobs: JobServer) -> None:
     ],
 )
 def test_incompatible_options(jobs: JobServer, arguments: list[str], words: str) -> None:
-    given = arguments if "--resume" in arguments else [str(write_config(jobs)), *arguments]
-    finished = jobs.client("run", *given)
+    command = arguments if "--resume" in arguments else [str(write_config(jobs)), *arguments]
+    finished = jobs.client("run", *command)
     assert finished.code == 2
     assert words in finished.stderr
 
 
 def test_submission_names_are_checked(jobs: JobServer) -> None:
-    given, context = jobs.given()
+    submission, context = jobs.given()
     with context.file, pytest.raises(InvalidArgumentError, match="submission_id"):
-        send_submission(jobs.session(), dataclasses.replace(given, submission_id="../x"), context)
+        send_submission(
+            jobs.session(), dataclasses.replace(submission, submission_id="../x"), context
+        )
 
 
 def test_next_experiment_starts_and_broken_one_fails(jobs: JobServer) -> None:
@@ -342,10 +344,10 @@ def test_next_experiment_starts_and_broken_one_fails(jobs: JobServer) -> None:
     experiment(jobs, 1).kill()
     assert experiment(jobs, 1).wait(interval=0.1).value == "CANCELED"
     assert experiment(jobs, lost).wait(interval=0.1).value == "ERROR"
-    said = read_events(jobs.session(), lost, 0)
-    assert "the runner exited 3 times in a row" in said["error"]
-    assert "which does not exist any more" in "".join(said["lines"])
+    events = read_events(jobs.session(), lost, 0)
+    assert "the runner exited 3 times in a row" in events["error"]
+    assert "which does not exist any more" in "".join(events["lines"])
     assert experiment(jobs, next_one).wait(interval=0.1).value == "COMPLETED"
-    kept = jobs.server.home / "experiments" / str(next_one)
-    assert secret not in (kept / "journal.jsonl").read_text()
-    assert secret in (kept / "secrets.json").read_text()
+    directory = jobs.server.home / "experiments" / str(next_one)
+    assert secret not in (directory / "journal.jsonl").read_text()
+    assert secret in (directory / "secrets.json").read_text()

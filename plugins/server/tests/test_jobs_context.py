@@ -57,11 +57,11 @@ def packed(folder: Path) -> dict[str, bytes | None]:
     """Return the entries of a directory's archive. Directories have no content."""
     context = pack_directory(folder)
     with context.file, tarfile.open(fileobj=context.file, mode="r:gz") as archive:
-        found: dict[str, bytes | None] = {}
+        contents: dict[str, bytes | None] = {}
         for member in archive:
             file = archive.extractfile(member)
-            found[member.name] = None if file is None else file.read()
-        return found
+            contents[member.name] = None if file is None else file.read()
+        return contents
 
 
 def files(folder: Path) -> set[str]:
@@ -72,8 +72,8 @@ def files(folder: Path) -> set[str]:
 def test_ignore_patterns_match_git(patterns: str, tmp_path: Path) -> None:
     fill(tmp_path, *FILES, ".detignore")
     (tmp_path / ".detignore").write_text(patterns)
-    kept = {*FILES, ".detignore"} - PATTERNS[patterns] - ALWAYS
-    assert files(tmp_path) - {".detignore"} == kept - {".detignore"}
+    names = {*FILES, ".detignore"} - PATTERNS[patterns] - ALWAYS
+    assert files(tmp_path) - {".detignore"} == names - {".detignore"}
 
 
 def test_default_exclusions_can_be_included(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_unreadable_path_is_named(tmp_path: Path) -> None:
     try:
         for path, mode in modes:
             path.chmod(mode | 0o111)  # root drops its permissions and still needs access
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", UNREADABLE, str(folder)],
             capture_output=True,
             text=True,
@@ -237,6 +237,6 @@ def test_unreadable_path_is_named(tmp_path: Path) -> None:
         for path, mode in modes:
             path.chmod(mode)
         (folder / "secret").chmod(0o700)
-    assert f"files in {folder} cannot be read:\n  a.py: Permission denied\n" in said
-    assert "  secret/: Permission denied\n" in said
-    assert ".detignore" in said
+    assert f"files in {folder} cannot be read:\n  a.py: Permission denied\n" in result
+    assert "  secret/: Permission denied\n" in result
+    assert ".detignore" in result

@@ -45,9 +45,9 @@ def database(jobs: JobServer) -> Iterator[ServerDatabase]:
 
 def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
     changes = {"searcher__max_length__batches": 100_000, **changes}
-    given, context = jobs.given(**changes)
+    submission, context = jobs.given(**changes)
     with context.file:
-        number = send_submission(jobs.session(), given, context)
+        number = send_submission(jobs.session(), submission, context)
     return Determined(transport=HttpTransport(jobs.session())).get_experiment(number)
 
 
@@ -91,8 +91,8 @@ def test_request_during_start_survives_server_kill(
     experiment = submit(jobs, hyperparameters__pause_s=0.05)
 
     def is_starting() -> bool:
-        known = database.get_submission(experiment.id)
-        return known is not None and known.phase == "STARTED"
+        submission = database.get_submission(experiment.id)
+        return submission is not None and submission.phase == "STARTED"
 
     wait_for(is_starting)
     experiment.cancel()
@@ -261,5 +261,5 @@ def test_killing_last_trial_ends_experiment(
     number, requester = add_submission(database, tmp_path, searcher__name=searcher)
     trial = database.create_trial(experiment_id=number, hparams={}, seed=0)
     state.jobs.control_trial(requester, trial, "kill")
-    asked = (database.get_control_request(number), database.get_trial(trial).control)
-    assert asked == ((Control.KILL, None) if is_all else (None, Control.KILL))
+    requests = (database.get_control_request(number), database.get_trial(trial).control)
+    assert requests == ((Control.KILL, None) if is_all else (None, Control.KILL))

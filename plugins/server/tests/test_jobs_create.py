@@ -83,13 +83,13 @@ def test_script_runs_as_trial(jobs: JobServer, project: Path) -> None:
     number = next(line.split()[2] for line in lines if line.startswith("back with"))
     assert lines[-2:] == [f"back with {number} COMPLETED 1", json.dumps(entrypoint)]
 
-    (told,) = [json.loads(line[5:]) for line in lines if line.startswith("told ")]
-    assert told["argv"] == entrypoint[1:]
-    assert told["cwd"] == str(jobs.server.home / "experiments" / number / "code")
-    assert sorted(told["files"]) == [".detignore", "scripts"]
+    (report,) = [json.loads(line[5:]) for line in lines if line.startswith("told ")]
+    assert report["argv"] == entrypoint[1:]
+    assert report["cwd"] == str(jobs.server.home / "experiments" / number / "code")
+    assert sorted(report["files"]) == [".detignore", "scripts"]
     # The worker has its own token, but none of the server's secrets.
-    assert not {"DETCORE_DB", "DET_PASS", "DETCORE_PASSWORD"} & set(told["names"])
-    assert "DETCORE_HOME" in told["names"]
+    assert not {"DETCORE_DB", "DET_PASS", "DETCORE_PASSWORD"} & set(report["names"])
+    assert "DETCORE_HOME" in report["names"]
 
 
 def test_remote_failure_raises_locally(jobs: JobServer, project: Path) -> None:

@@ -20,12 +20,12 @@ from detcore.records import Database
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
     assert process.stdout is not None
-    seen = []
+    lines = []
     for line in process.stdout:
-        seen.append(line)
+        lines.append(line)
         if re.search(pattern, line):
             return line
-    raise AssertionError(f"it ended before it said {pattern!r}: {seen}")
+    raise AssertionError(f"it ended before it said {pattern!r}: {lines}")
 
 
 def weights(home: Path, database_url: str) -> tuple[list[float], dict[str, object]]:

@@ -71,8 +71,8 @@ class Setup:
         path = self.folder / f"{who}.yaml"
         path.write_text(yaml.safe_dump(config))
         code = self.folder / "code"
-        done = self.jobs.client("run", path, code, "--master", self.jobs.url, "--detach")
-        assert done.code == 0, done.output
+        result = self.jobs.client("run", path, code, "--master", self.jobs.url, "--detach")
+        assert result.code == 0, result.output
 
     def weights(self, experiment_id: int) -> list[float]:
         """Return an experiment's weights, after a check that each step was reported once."""
@@ -86,9 +86,9 @@ class Setup:
             latest = database.latest_checkpoint(trial.id)
         assert latest is not None
         assert latest.steps_completed == 40
-        kept = self.jobs.server.home / "checkpoints" / latest.uuid / "toy.json"
-        found = json.loads(kept.read_text())["weights"]
-        return [float(value) for value in found]
+        path = self.jobs.server.home / "checkpoints" / latest.uuid / "toy.json"
+        weights = json.loads(path.read_text())["weights"]
+        return [float(value) for value in weights]
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_concurrent_experiments_over_tls_and_postgresql(setup: Setup) -> None:
     setup.jobs.server.start()
     client = setup.jobs.client
     for number in (1, 2, 3):
-        done = client("run", "--resume", number, "--master", setup.jobs.url)
-        assert done.code == 0, done.output
-        assert f"experiment {number}: completed" in done.stdout
+        result = client("run", "--resume", number, "--master", setup.jobs.url)
+        assert result.code == 0, result.output
+        assert f"experiment {number}: completed" in result.stdout
     assert (setup.folder / "later-0").exists()
     # Each was started once, the first two at the same time: neither the server nor the database
     # being away ends a trial.

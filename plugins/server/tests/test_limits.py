@@ -109,18 +109,18 @@ def test_body_limit_depends_on_token(
     is_declared: bool,
 ) -> None:
     body = json.dumps({"username": USER, "password": "wrong"}).encode().ljust(size)
-    given = token if has_token else ""
+    used_token = token if has_token else ""
     path = "/api/detcore/v1/login"
     if is_declared:
         json_type = {"Content-Type": "application/json"}
-        answer = http.ask("POST", path, body, token=given, headers=json_type)
+        answer = http.ask("POST", path, body, token=used_token, headers=json_type)
         assert answer.status == status
     else:
         head = post(
             path,
             "transfer-encoding: chunked",
             "connection: close",
-            f"authorization: Bearer {given}",
+            f"authorization: Bearer {used_token}",
         )
         chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         assert status_of(say(limited, head, chunks)) == status
@@ -145,8 +145,10 @@ def test_too_deep_metadata_is_rejected(
     name = f"{depth}-deep-below-{path.split('/')[2]}"
     nested = "[" * depth + "]" * depth
     body = f'{{"name": "{name}", "metadata": {{"a": {nested}}}}}'.encode()
-    made = http.ask("POST", path, body, token=token, headers={"Content-Type": "application/json"})
-    assert made.status == 200 if is_taken else made.status in (400, 422)
+    response = http.ask(
+        "POST", path, body, token=token, headers={"Content-Type": "application/json"}
+    )
+    assert response.status == 200 if is_taken else response.status in (400, 422)
     listed = http.ask("GET", path, token=token)
     assert listed.status == 200
     assert (name.encode() in listed.body) == is_taken
@@ -229,11 +231,11 @@ def assert_answers(server: RunningServer) -> None:
 
 
 def test_client_that_does_not_read_is_disconnected(impatient: RunningServer) -> None:
-    asked = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n"
+    request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n"
     with connect_to(impatient.url) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KB)
         connection.settimeout(30)
-        connection.sendall(asked % impatient.token().encode() * 90)
+        connection.sendall(request % impatient.token().encode() * 90)
         with pytest.raises(ConnectionError):
             send_forever(connection, b"\r\n" * KB)
     assert_answers(impatient)
@@ -308,7 +310,7 @@ def test_shutdown_finishes_open_requests(tmp_path: Path) -> None:
     ],
 )
 def test_slow_validation_blocks_nobody(tmp_path: Path, route: str, own: dict[str, object]) -> None:
-    given = {"config": "entrypoint: a:B", **own}
+    submission = {"config": "entrypoint: a:B", **own}
     with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
         token = running.token()
 
@@ -318,7 +320,7 @@ def test_slow_validation_blocks_nobody(tmp_path: Path, route: str, own: dict[str
 
         # More requests than threads for fast routes.
         with ThreadPoolExecutor(60) as pool:
-            handed_in = [pool.submit(ask, "POST", route, given) for _ in range(60)]
+            handed_in = [pool.submit(ask, "POST", route, submission) for _ in range(60)]
             for _ in range(5):
                 assert ask("GET", "/api/detcore/v1/experiments/1/outcome") == 404
-            assert {each.result() for each in handed_in} == {503}
+            assert {future.result() for future in handed_in} == {503}

@@ -54,8 +54,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 @pytest.fixture(scope="module")
 def document(running: tuple[str, str]) -> dict[str, Any]:
     url, token = running
-    found: dict[str, Any] = Session(url, token).request("GET", "/openapi.json")
-    return found
+    schema: dict[str, Any] = Session(url, token).request("GET", "/openapi.json")
+    return schema
 
 
 def schemathesis(url: str, token: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -93,17 +93,19 @@ def test_method_error_lists_allowed_methods(
 @pytest.mark.long
 def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str, Any]) -> None:
     url, token = running
-    done = schemathesis(url, token, "--exclude-path-regex", LOGOUT)
-    assert done.returncode == 0, done.stdout[-20_000:]
-    there = sum(len(found) for found in document["paths"].values())
-    of_logout = sum(len(found) for path, found in document["paths"].items() if LOGOUT in path)
-    assert numbers(done.stdout) == (there, there - of_logout, there - of_logout)
+    result = schemathesis(url, token, "--exclude-path-regex", LOGOUT)
+    assert result.returncode == 0, result.stdout[-20_000:]
+    there = sum(len(operations) for operations in document["paths"].values())
+    of_logout = sum(
+        len(operations) for path, operations in document["paths"].items() if LOGOUT in path
+    )
+    assert numbers(result.stdout) == (there, there - of_logout, there - of_logout)
     # The token was valid to the end.
     assert Session(url, token).request("GET", "/api/detcore/v1/me")["name"] == "grace"
     # Now the routes that invalidate it.
-    done = schemathesis(url, token, "--include-path-regex", LOGOUT)
-    assert done.returncode == 0, done.stdout[-20_000:]
-    assert numbers(done.stdout) == (there, of_logout, of_logout)
+    result = schemathesis(url, token, "--include-path-regex", LOGOUT)
+    assert result.returncode == 0, result.stdout[-20_000:]
+    assert numbers(result.stdout) == (there, of_logout, of_logout)
 
 
 @pytest.mark.soak
@@ -116,9 +118,9 @@ def test_schemathesis_finds_faulty_application() -> None:
         return 1 // number
 
     with served_app(app) as url:
-        done = schemathesis(url, "x")
-    assert done.returncode == 1, done.stdout
-    assert "Server error" in done.stdout
+        result = schemathesis(url, "x")
+    assert result.returncode == 1, result.stdout
+    assert "Server error" in result.stdout
 
 
 def test_openapi_document_is_valid(document: dict[str, Any]) -> None:

@@ -29,12 +29,12 @@ WRITERS = 20
 
 def numbers_of(database: ServerDatabase) -> dict[str, list[int]]:
     """Return the numbers that each writer has written, by name."""
-    found: dict[str, list[int]] = {f"w{index}": [] for index in range(WRITERS)}
+    by_writer: dict[str, list[int]] = {f"w{index}": [] for index in range(WRITERS)}
     for model in database.list_models():
         writer, _, number = model.name.partition("-")
         assert model.labels == (model.name,) or list(model.labels) == [model.name]
-        found[writer].append(int(number))
-    return {writer: sorted(numbers) for writer, numbers in found.items()}
+        by_writer[writer].append(int(number))
+    return {writer: sorted(numbers) for writer, numbers in by_writer.items()}
 
 
 def test_backup_during_writes_is_complete(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_backup_during_writes_is_complete(tmp_path: Path) -> None:
         restored = f"sqlite:///{tmp_path / f'restored{number}' / 'detcore.db'}"
         restore_backup(copy, restored)
         with ServerDatabase.open(restored) as database:
-            found = numbers_of(database)
-        for writer, numbers in found.items():
+            reports = numbers_of(database)
+        for writer, numbers in reports.items():
             # The backup has no gap and contains everything acknowledged before it started.
             assert numbers == list(range(len(numbers)))
             assert before[writer] < len(numbers) <= len(last[writer])
@@ -94,8 +94,8 @@ from detcore_server.server_database import ServerDatabase
 with ServerDatabase.open({url!r}) as database:
     print(len(database.list_models()))
 """
-    found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
-    return int(found.stdout)
+    result = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    return int(result.stdout)
 
 
 def test_restore_replaces_records(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_database_commands(tmp_path: Path) -> None:
         failed = detcore("database", "restore", copy)
         assert failed.code == 2
         assert "--replace" in failed.stderr
-        done = detcore("database", "restore", copy, "--replace")
-        assert done.code == 0, done.stderr
+        result = detcore("database", "restore", copy, "--replace")
+        assert result.code == 0, result.stderr
         assert detcore("database", "info", "--json").summary["schema"] == list_revisions()[-1]
 
 

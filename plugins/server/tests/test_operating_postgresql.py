@@ -29,8 +29,8 @@ def test_server_on_postgresql(
     url = postgresql.url(postgresql.create_database())
     with OnPostgresql(tmp_path) as detcore:
         detcore.url = url
-        done = detcore("run", detcore.config(), MODEL_DIR)
-        assert done.code == 0, done.output
+        result = detcore("run", detcore.config(), MODEL_DIR)
+        assert result.code == 0, result.output
         plugins = {"PYTHONPATH": str(TOY_PLUGIN), "DETCORE_DB": url}
         with RunningServer(detcore.home, **plugins) as server:
             monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))

@@ -93,11 +93,11 @@ def test_login_and_logout(site: Site) -> None:
     assert "httponly" in flags
     assert "samesite=strict" in flags
     assert USER in client.page("/ui/models").text
-    kept = client.cookie
+    cookie = client.cookie
     answer = client.ask("POST", "/ui/logout")
     assert (answer.status, answer.headers["location"]) == (303, "/ui/login")
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    client.cookie = kept
+    client.cookie = cookie
     assert client.ask("GET", "/ui/models").status == 303  # the token itself is now invalid
 
 
@@ -198,16 +198,16 @@ def test_other_users_experiments_are_read_only(site: Site) -> None:
             [experiment],
         )
     connection.close()
-    mine = client.page(f"/ui/experiments/{experiment}")
-    assert "submitted by\nbob" in mine.text
-    assert f'action="/ui/experiments/{experiment}/control"' in mine.html
+    page = client.page(f"/ui/experiments/{experiment}")
+    assert "submitted by\nbob" in page.text
+    assert f'action="/ui/experiments/{experiment}/control"' in page.html
     assert (
         "/control" not in client.page(f"/ui/experiments/{other}").html
     )  # no button without permission
     listed = client.page("/ui/experiments")
     assert [row[6] for row in listed.rows if row[0] == str(experiment)] == ["bob"]
-    own = client.page("/ui/experiments?user=bob")
-    assert [row[0] for row in own.rows if row[0].isdigit()] == [str(experiment)]
+    own_page = client.page("/ui/experiments?user=bob")
+    assert [row[0] for row in own_page.rows if row[0].isdigit()] == [str(experiment)]
     assert "No experiment matches" in client.page("/ui/experiments?user=nobody").text
     answer = client.ask("POST", f"/ui/experiments/{experiment}/control", {"action": "archive"})
     assert answer.status == 303
@@ -230,8 +230,8 @@ def test_empty_page_shows_first_command(server: RunningServer) -> None:
     base = f"/ui/experiments/{empty}"
     assert "detcore experiment describe 1" in client.page(base).text
     assert "min_checkpoint_period" in client.page(f"{base}/checkpoints").text
-    for rest in ("/hyperparameters", "/compare", "/configuration"):
-        client.page(base + rest)
+    for suffix in ("/hyperparameters", "/compare", "/configuration"):
+        client.page(base + suffix)
 
 
 def test_ten_thousand_experiments_are_paged(server: RunningServer) -> None:
@@ -253,11 +253,11 @@ def test_ten_thousand_experiments_are_paged(server: RunningServer) -> None:
 
     def shown(query: str) -> tuple[str, list[int]]:
         page = client.page(f"/ui/experiments{query}")
-        told = next(text for text in page.texts if " of " in text)
-        return told, [int(row[0]) for row in page.rows if row[0].isdigit()]
+        position = next(text for text in page.texts if " of " in text)
+        return position, [int(row[0]) for row in page.rows if row[0].isdigit()]
 
-    told, ids = shown("")
-    assert told == "1 to 50 of 9,000"
+    position, ids = shown("")
+    assert position == "1 to 50 of 9,000"
     assert ids[:3] == [9999, 9998, 9997]
     assert len(ids) == 50
     assert shown("?page=180")[0] == "8,951 to 9,000 of 9,000"
@@ -265,8 +265,8 @@ def test_ten_thousand_experiments_are_paged(server: RunningServer) -> None:
     assert "This page does not exist." in beyond.text
     assert "?name=many&page=180" in beyond.links
     assert shown("?archived=only&sort=oldest")[1][:2] == [10, 20]
-    told, ids = shown("?archived=all&state=ERROR&label=l2&page=2&sort=oldest")
-    assert told == "51 to 100 of 500"
+    position, ids = shown("?archived=all&state=ERROR&label=l2&page=2&sort=oldest")
+    assert position == "51 to 100 of 500"
     assert ids[0] == 12 + 50 * 20
     assert shown("?archived=all&name=MANY+999&sort=name")[1][:3] == [9001, 10, 9]
     page = client.page("/ui/experiments?state=ERROR&label=l2&name=many&page=2")
@@ -421,14 +421,14 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
     experiment, (trial,) = site.search(
         1, 30, checkpoint_storage={"type": "shared_fs", "host_path": str(store)}
     )
-    whole, damaged = (
+    intact, damaged = (
         save_checkpoint(site.database, trial, store, tmp_path / "files", step)
         for step in (100, 200)
     )
     (store / damaged / "weights.bin").write_bytes(bytes(256 * 40))
     listed = f"/ui/experiments/{experiment}/checkpoints"
     assert site.page(listed).text.count("not checked") == 2
-    path = f"/ui/checkpoints/{whole}"
+    path = f"/ui/checkpoints/{intact}"
     page = site.page(path)
     assert "Not checked since the server started" in page.text
     assert ["weights.bin", "10.2 kB"] in page.rows
@@ -440,7 +440,7 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
     assert "weights.bin: has changed: its digest is" in page.text
     page = site.page(listed)
     assert (page.text.count("✓ intact"), page.text.count("✗ damaged")) == (1, 1)
-    (store / whole).rename(store / "away")
+    (store / intact).rename(store / "away")
     site.client.ask("POST", f"{path}/verify")
     wait_for_text(site, path, "✗ damaged")
 
@@ -479,8 +479,8 @@ def test_checkpoint_download_load_and_promotion(site: Site, tmp_path: Path) -> N
         archive.extractall(tmp_path / "copy", filter="data")
     assert verify_checkpoint(LocalStorage(tmp_path / "copy"), uuid) == []
     assert site.client.ask("GET", f"{path}/file?name=..%2Fsecret").status == 400
-    for rest in ("/file?name=weights.bin", "/files.tar.gz"):
-        assert site.stranger.ask("GET", path + rest).status == 303
+    for suffix in ("/file?name=weights.bin", "/files.tar.gz"):
+        assert site.stranger.ask("GET", path + suffix).status == 303
     answer = site.client.ask(
         "POST", f"{path}/register", {"model": "new <b>", "name": "v", "comment": "Good."}
     )
@@ -505,8 +505,8 @@ def test_lineage_spans_experiments_and_runs(site: Site, tmp_path: Path) -> None:
         ids.append(experiment)
         uuids.append(save_checkpoint(database, trial, tmp_path / "store", tmp_path / "files", 30))
     page = site.page(f"/ui/checkpoints/{uuids[2]}")
-    told = [f"checkpoint {uuid[:12]}" for uuid in (uuids[1], uuids[0])]
-    assert all(text in page.text for text in [*told, "/a/folder<b>", "not in these records"])
+    labels = [f"checkpoint {uuid[:12]}" for uuid in (uuids[1], uuids[0])]
+    assert all(text in page.text for text in [*labels, "/a/folder<b>", "not in these records"])
     assert f"Experiment {ids[2]}:" in site.page(f"/ui/checkpoints/{uuids[1]}").text
     assert f"/ui/checkpoints/{uuids[1]}" in site.page(f"/ui/experiments/{ids[2]}/checkpoints").links
     database.start_run(trial)
@@ -567,15 +567,15 @@ def table_of(page: ServedPage) -> list[list[str]]:
 def test_trial_table_filter_sort_and_export(site: Site) -> None:
     experiment, _ = site.search(12)
     base = f"/ui/experiments/{experiment}"
-    whole = table_of(site.page(base))
-    assert len(whole) == 12
+    table = table_of(site.page(base))
+    assert len(table) == 12
     sorted_up = site.page(f"{base}?sort=hparams.units")
     assert 'aria-sort="ascending"' in sorted_up.html
     units = [int(row[8]) for row in table_of(sorted_up)]
     assert units == sorted(units)
     # The header links to the reverse order and keeps the rest of the query.
-    asked = f"{base}?metric=val_loss&sort=hparams.units"
-    down = next(link for link in site.page(asked).links if "sort=-hparams.units" in link)
+    url = f"{base}?metric=val_loss&sort=hparams.units"
+    down = next(link for link in site.page(url).links if "sort=-hparams.units" in link)
     assert down.startswith("?metric=val_loss&")
     assert [int(row[8]) for row in table_of(site.page(base + down))] == units[::-1]
     limit = sorted(units)[5]
@@ -625,15 +625,15 @@ def test_chart_values(site: Site, tmp_path: Path) -> None:
         answer = site.client.ask("GET", f"{query}{more}")
         return {curve["id"]: curve for curve in json.loads(answer.text)["trials"]}
 
-    whole = curves(f"&trials={one},{other}")
-    assert list(whole) == [one, other]
+    all_curves = curves(f"&trials={one},{other}")
+    assert list(all_curves) == [one, other]
     steps = [10 * (number + 1) for number in range(50)]
-    assert whole[one]["steps"] == steps
+    assert all_curves[one]["steps"] == steps
     recorded = site.database.metrics(one, "validation")
-    assert whole[one]["values"] == [report.metrics["val_loss"] for report in recorded]
-    assert len(whole[one]["seconds"]) == 50
-    assert (whole[one]["saved"], whole[other]["saved"]) == ([200], [])
-    assert whole[one]["steps_per_epoch"] is None  # the trials have no global_batch_size
+    assert all_curves[one]["values"] == [report.metrics["val_loss"] for report in recorded]
+    assert len(all_curves[one]["seconds"]) == 50
+    assert (all_curves[one]["saved"], all_curves[other]["saved"]) == ([200], [])
+    assert all_curves[one]["steps_per_epoch"] is None  # the trials have no global_batch_size
     part = curves(f"&trials={one}&first=95&last=140")
     assert list(part) == [one]
     assert part[one]["steps"] == [100, 110, 120, 130, 140]
@@ -680,10 +680,10 @@ def test_running_page(site: Site) -> None:
     assert rows[f"trial {saving}"][1] == "saving"
     assert rows[f"trial {starting}"][1] == "starting"
     assert f"trial {waiting}" not in rows
-    for told in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "free at"):
-        assert told in page.text, told
-    own = site.page(f"/ui/trials/{training}")
-    assert ["training", "-", "80%", "160", "10", "4s"] in [row[:6] for row in own.rows]
+    for text in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "free at"):
+        assert text in page.text, text
+    trial_page = site.page(f"/ui/trials/{training}")
+    assert ["training", "-", "80%", "160", "10", "4s"] in [row[:6] for row in trial_page.rows]
     database.set_experiment_state(experiment, ExperimentState.COMPLETED)
     assert "left, at this speed" not in site.page(f"/ui/experiments/{experiment}").text
 
@@ -716,9 +716,9 @@ def test_counts_include_undrawn_trials(site: Site) -> None:
     for trial in waiting:
         database.set_trial_state(trial, TrialState.PAUSED)
     page = site.page(f"/ui/experiments/{experiment}")
-    shown = [row for row in page.rows if row[0] in {str(trial) for trial in trials}]
-    assert len(shown) == 200
-    assert not {str(trial) for trial in worst} & {row[0] for row in shown}
+    rows = [row for row in page.rows if row[0] in {str(trial) for trial in trials}]
+    assert len(rows) == 200
+    assert not {str(trial) for trial in worst} & {row[0] for row in rows}
     assert f"Showing 10 of {len(failed)} failed trials." in page.text
     assert f"trial {failed[0]} broke" in page.text
     assert f"{len(waiting)}\nwaiting" in page.text
@@ -756,16 +756,16 @@ def test_log_search_and_paging(site: Site) -> None:
     log.append("stderr", "<b>Needle</b> \x1b[31mred")
     log.close()
     base = f"/ui/trials/{trial}/log"
-    seen: list[int] = []
+    numbers: list[int] = []
     link: str | None = ""
     while link is not None:
         page = site.page(f"{base}{link}")
-        seen[:0] = [int(number) for number in re.findall(r">line (\d+) x", page.html)]
+        numbers[:0] = [int(number) for number in re.findall(r">line (\d+) x", page.html)]
         link = next((one for one in page.links if one.startswith("?before=")), None)
-    assert seen == list(range(1200))  # each line appears once, whatever the page boundaries
-    found = site.page(f"{base}?find=NEEDLE")
-    assert "<b>Needle</b> \ufffd[31mred" in found.text
-    assert "line 1199" not in found.text
+    assert numbers == list(range(1200))  # each line appears once, whatever the page boundaries
+    results = site.page(f"{base}?find=NEEDLE")
+    assert "<b>Needle</b> \ufffd[31mred" in results.text
+    assert "line 1199" not in results.text
     warnings = site.page(f"{base}?level=warning").text
     assert (warnings.count("slow"), warnings.count("lost")) == (4, 4)
     errors = site.page(f"{base}?level=error&find=tensorflow").text
@@ -795,11 +795,15 @@ ValueError: shapes (3, 2) and (4,) differ""".splitlines()
     log.close()
     for path in (f"/ui/experiments/{experiment}", f"/ui/trials/{trial}"):
         html = site.page(path).html
-        own, whole = re.findall(r"<pre[^>]*>(Traceback.*?)</pre>", html, re.DOTALL)
-        assert "train.py" in own
-        assert "step(&lt;img src=x&gt;)" in own
-        assert own.endswith("ValueError: shapes (3, 2) and (4,) differ")
-        assert ("deep.py" in own, "deep.py" in whole, "older" in whole) == (False, True, False)
+        user_frames, traceback = re.findall(r"<pre[^>]*>(Traceback.*?)</pre>", html, re.DOTALL)
+        assert "train.py" in user_frames
+        assert "step(&lt;img src=x&gt;)" in user_frames
+        assert user_frames.endswith("ValueError: shapes (3, 2) and (4,) differ")
+        assert ("deep.py" in user_frames, "deep.py" in traceback, "older" in traceback) == (
+            False,
+            True,
+            False,
+        )
 
 
 # -- groups, comparison across experiments, notes -------------------------------------------------
@@ -879,13 +883,13 @@ def test_labels_and_notes_are_saved(site: Site, of_trial: bool) -> None:
     page = site.page(path)
     assert "First\n<script>x</script>" in page.text
     of_experiment = site.database.get_experiment(experiment).config["labels"]
-    written = site.database.get_trial(trial).labels if of_trial else of_experiment
-    assert [*written] == ["<i>new</i>", "vision"]
+    saved_labels = site.database.get_trial(trial).labels if of_trial else of_experiment
+    assert [*saved_labels] == ["<i>new</i>", "vision"]
     client = site.add_user(f"zoe-{of_trial}")
     assert client.ask("POST", f"{path}/describe", {"notes": ""}).status == 403
-    shown = client.page(path)
-    assert "First\n<script>x</script>" in shown.text
-    assert "/describe" not in shown.html
+    client_page = client.page(path)
+    assert "First\n<script>x</script>" in client_page.text
+    assert "/describe" not in client_page.html
 
 
 def test_search_by_labels_and_notes(site: Site) -> None:
@@ -895,13 +899,13 @@ def test_search_by_labels_and_notes(site: Site) -> None:
     assert "labels" not in site.client.ask("GET", f"{path}/trials.csv").text
     database.update_trial(first, labels=["baseline", "=1+1"], notes="old split")
     database.update_trial(second, labels=["baseline-2"])
-    for where, found in (
+    for where, names in (
         ("'baseline' in labels", [first]), ("'baseline' not in labels", [second, third]),
         ("'split' in notes", [first]), ("'baseline-2' in labels", [second]),
     ):  # fmt: skip
         query = urllib.parse.urlencode({"where": where, "sort": "trial", "column": "trial"})
         rows = site.client.ask("GET", f"{path}/trials.csv?{query}").text.splitlines()
-        assert [int(row) for row in rows[1:]] == found, where
+        assert [int(row) for row in rows[1:]] == names, where
     text = site.client.ask("GET", f"{path}/trials.csv?column=labels&column=notes&sort=labels").text
     assert [*csv.reader(io.StringIO(text))] == [
         ["labels", "notes"], ["'=1+1, baseline", "old split"], ["baseline-2", ""], ["", ""],
@@ -970,14 +974,14 @@ def test_records_are_shown_as_text_only(site: Site) -> None:
             assert sign not in page.html, (path, sign)
     assert "2 values that are not finite" not in site.page(base).text
     assert f"{3 * 9} values that are not finite are omitted" in site.page(base).text
-    for where, told in (
+    for where, text in (
         (f"`{HOSTILE}` < 1", "9 of 9 pass the filter"),
         (f"{HOSTILE} < 1", "expected a name, a number or a quoted string"),
         ("x < 1", "expected a column name ("),
     ):
-        asked = {"where": where, "sort": HOSTILE, "column": HOSTILE, HOSTILE: HOSTILE}
-        page = site.page(f"{base}?{urllib.parse.urlencode(asked)}")
-        assert told in page.text
+        query = {"where": where, "sort": HOSTILE, "column": HOSTILE, HOSTILE: HOSTILE}
+        page = site.page(f"{base}?{urllib.parse.urlencode(query)}")
+        assert text in page.text
         assert page.html.count("<script") == 3
     part = urllib.parse.quote(HOSTILE.partition("\x00")[0])
     searched = site.page(f"/ui/experiments?name={part}")

@@ -69,19 +69,19 @@ def test_watch_run_and_kill_trial(server: RunningServer, tmp_path: Path) -> None
             for row in page.rows:
                 if len(row) == 9 and row[0].startswith("trial "):
                     phases.setdefault(row[0].split()[1], set()).add(row[1])
-            for trial, seen in phases.items():
-                if "saving" in seen and "killed" not in seen:
+            for trial, states in phases.items():
+                if "saving" in states and "killed" not in states:
                     form = {"action": "kill"}
                     assert client.ask("POST", f"/ui/trials/{trial}/control", form).status == 303
-                    seen.add("killed")
+                    states.add("killed")
     finally:
         runner.kill()
         runner.wait()
-    killed = [seen for seen in phases.values() if "killed" in seen]
+    killed = [states for states in phases.values() if "killed" in states]
     assert killed
     assert killed[0] >= {"training", "saving"}
     assert "free at" in text
     page = client.page("/ui/experiments/1")
-    own = page.text[page.text.index("Last failure: trial") :]
-    assert "in fail" in own
-    assert "ValueError: 2.0 is too large" in own
+    failure = page.text[page.text.index("Last failure: trial") :]
+    assert "in fail" in failure
+    assert "ValueError: 2.0 is too large" in failure

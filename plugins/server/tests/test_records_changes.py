@@ -63,20 +63,20 @@ class Records:
 
     def events(self, trial: int = 0) -> list[tuple[str, Any]]:
         """Return the stored events."""
-        found = self.database.events(self.trial_ids[trial])
-        return [(event.kind, event.payload) for event in found]
+        events = self.database.events(self.trial_ids[trial])
+        return [(event.kind, event.payload) for event in events]
 
     def checkpoint(self) -> CheckpointRecord:
         """Return the only checkpoint."""
-        [found] = self.database.list_checkpoints()
-        return found
+        [checkpoint] = self.database.list_checkpoints()
+        return checkpoint
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Records]:
-    found = Records(tmp_path)
-    yield found
-    found.database.close()
+    records = Records(tmp_path)
+    yield records
+    records.database.close()
 
 
 def started(**changed: Any) -> tuple[str, Any]:
@@ -111,16 +111,23 @@ def failed(**changed: Any) -> tuple[str, Any]:
 def test_checkpoint_events_are_recorded(records: Records) -> None:
     before = time.time()
     records.add(started())
-    found = records.checkpoint()
-    assert (found.state, found.trial_id) == ("ACTIVE", records.trial_ids[0])
-    assert (found.experiment_id, found.storage_url) == (records.experiment_id, "file:///s")
-    assert before - 1 <= found.started_at.timestamp() <= time.time()
+    checkpoint = records.checkpoint()
+    assert (checkpoint.state, checkpoint.trial_id) == ("ACTIVE", records.trial_ids[0])
+    assert (checkpoint.experiment_id, checkpoint.storage_url) == (
+        records.experiment_id,
+        "file:///s",
+    )
+    assert before - 1 <= checkpoint.started_at.timestamp() <= time.time()
     records.add(committed(metadata={"x": math.nan, "y": "NaN"}))
-    found = records.checkpoint()
-    assert (found.state, found.steps_completed, found.size_bytes) == ("COMPLETED", 10, 3)
-    assert math.isnan(found.metadata["x"])
-    assert found.committed_at is not None
-    assert before - 1 <= found.committed_at.timestamp() <= time.time()
+    checkpoint = records.checkpoint()
+    assert (checkpoint.state, checkpoint.steps_completed, checkpoint.size_bytes) == (
+        "COMPLETED",
+        10,
+        3,
+    )
+    assert math.isnan(checkpoint.metadata["x"])
+    assert checkpoint.committed_at is not None
+    assert before - 1 <= checkpoint.committed_at.timestamp() <= time.time()
     records.add(deleted(resources={"a": 3}))
     assert records.checkpoint().state == "PARTIALLY_DELETED"
     records.add(deleting(), deleted())
@@ -170,8 +177,8 @@ def test_trial_cannot_change_other_checkpoints(records: Records) -> None:
         (log_events.CheckpointDamaged.KIND, {"uuid": UUID}),
     ]
     records.add(*hostile, trial=1)
-    found = records.checkpoint()
-    assert (found.state, found.trial_id) == ("COMPLETED", records.trial_ids[0])
+    checkpoint = records.checkpoint()
+    assert (checkpoint.state, checkpoint.trial_id) == ("COMPLETED", records.trial_ids[0])
     assert records.events(1) == hostile
 
 
@@ -236,8 +243,8 @@ def test_invalid_payloads_are_skipped(tmp_path: Path, made: list[Any]) -> None:
     records = Records(home)
     hostile = []
     for kind, template, field, value, payload in made:
-        _, known = template()
-        hostile += [(kind, payload), (kind, {**known, field: value})]
+        _, schema = template()
+        hostile += [(kind, payload), (kind, {**schema, field: value})]
     report = ("training", {"steps_completed": 1, "metrics": {"loss": 0.5}})
     records.add(started(), *hostile, report)
     assert len(records.database.metrics(records.trial_ids[0], "training")) == 1

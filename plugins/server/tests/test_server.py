@@ -34,9 +34,9 @@ def test_server_restarts_after_kill_and_stops(tmp_path: Path) -> None:
         assert server.stop(signal.SIGTERM) == 0
     finally:
         server.kill()
-    written = server.log.read_text()
-    assert "Traceback" not in written
-    assert "warning" not in written
+    log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "warning" not in log
 
 
 def test_openapi_document_requires_login(shared_server: RunningServer) -> None:
@@ -61,19 +61,19 @@ def test_forwarded_address_requires_trusted_proxy(
     def guesses(server: RunningServer, addresses: list[str]) -> list[int]:
         http = PlainHttp(server.url)
         path = "/api/detcore/v1/login"
-        found = [
+        responses = [
             http.ask("POST", path, guess, headers={"X-Forwarded-For": address}).status
             for address in addresses
         ]
         http.close()
-        return found
+        return responses
 
-    others = [f"10.0.0.{number}" for number in range(6)]
+    other_addresses = [f"10.0.0.{number}" for number in range(6)]
     with RunningServer(tmp_path, "--proxy", "127.0.0.1") as server:
-        assert guesses(server, others) == [403] * 6
+        assert guesses(server, other_addresses) == [403] * 6
         assert server.stop(signal.SIGINT) == 130
     assert "10.0.0.5 - POST /api/detcore/v1/login 403" in server.log.read_text()
-    assert guesses(shared_server, others) == [403] * 5 + [429]
+    assert guesses(shared_server, other_addresses) == [403] * 5 + [429]
     assert "10.0.0.5" not in shared_server.log.read_text()
 
 
@@ -83,10 +83,10 @@ def test_startup_warnings(tmp_path: Path) -> None:
         database.update_user(USER, is_active=False)
     with server:
         assert server.url.startswith("http://127.0.0.1:")
-        written = server.log.read_text()
-    assert "detcore user create NAME --admin" in written
-    assert "warning: 0.0.0.0 is reachable from other machines without TLS" in written
-    assert "--public-url" in written
+        log = server.log.read_text()
+    assert "detcore user create NAME --admin" in log
+    assert "warning: 0.0.0.0 is reachable from other machines without TLS" in log
+    assert "--public-url" in log
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def serve(home: Path, *options: str) -> Result:
 
 
 def test_port_in_use_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         result = serve(tmp_path, "--port", str(port))
     assert result.exit_code == 1
     assert f"port {port} of 127.0.0.1 is in use.\n" in result.output

@@ -102,7 +102,7 @@ class Job:
     def start(self, *program: str) -> subprocess.Popen[str]:
         """Start a runner as a server does."""
         home = str(self._detcore.home)
-        told = {"experiment_id": self.id, "home": home, "database_url": self.url}
+        settings = {"experiment_id": self.id, "home": home, "database_url": self.url}
         process = subprocess.Popen(
             [sys.executable, *(program or ("-m", "detcore_server.jobs.submission_runner"))],
             env=self._detcore.variables(),
@@ -112,7 +112,7 @@ class Job:
         )
         self._runners.append(process)
         assert process.stdin is not None
-        process.stdin.write(json.dumps(told))
+        process.stdin.write(json.dumps(settings))
         process.stdin.close()
         process.stdin = None
         return process
@@ -148,8 +148,8 @@ def detcore(tmp_path: Path) -> Iterator[Detcore]:
 
 @pytest.fixture
 def job(detcore: Detcore) -> Iterator[Job]:
-    with contextlib.closing(Job(detcore, 100_000)) as made:
-        yield made
+    with contextlib.closing(Job(detcore, 100_000)) as job_run:
+        yield job_run
 
 
 def test_external_signal_never_shows_paused(job: Job, detcore: Detcore) -> None:

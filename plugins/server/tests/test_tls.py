@@ -122,7 +122,7 @@ def test_invalid_certificates_prevent_start(tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     text = tmp_path / "text.pem"
     text.write_text("not a certificate")
-    for certificate, key, told in (
+    for certificate, key, message in (
         (one.certificate, two.key, "KEY_VALUES_MISMATCH"),
         (hidden.certificate, hidden.key, "openssl pkey -in KEY"),
         (missing, one.key, f"cannot read the file {missing} of --certificate: No such file"),
@@ -132,7 +132,7 @@ def test_invalid_certificates_prevent_start(tmp_path: Path) -> None:
     ):
         options = ["--certificate", str(certificate), "--key", str(key)]
         result = CliRunner().invoke(main, ["serve", "--port", "0", *options])
-        assert told in result.output
+        assert message in result.output
         assert (result.exit_code, "detcore serves" in result.output) == (2, False)
     result = CliRunner().invoke(main, ["serve", "--certificate", str(one.certificate)])
     assert "must be used together" in result.output

@@ -47,18 +47,18 @@ class OwnPage:
                 self.link = line.strip()
             if "Ctrl-C" in line:
                 break
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/ui/open\?link=\S+)", self.link)
-        assert found, self.link
-        self.port, self.path = int(found[1]), found[2]
+        match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/ui/open\?link=\S+)", self.link)
+        assert match, self.link
+        self.port, self.path = int(match[1]), match[2]
 
     def get(self, path: str, **headers: str) -> tuple[int, HTTPMessage, str]:
         """Return the status, headers and text of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        told = answer.status, answer.headers, answer.read().decode()
+        response = answer.status, answer.headers, answer.read().decode()
         connection.close()
-        return told
+        return response
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
         """Send a signal like Ctrl-C. Returns the exit code and the remaining output."""
@@ -127,18 +127,18 @@ def test_other_host_names_are_rejected(own_page: OwnPage) -> None:
 def test_ui_listens_on_loopback_only(own_page: OwnPage) -> None:
     listening = Path(f"/proc/{own_page.process.pid}/net/tcp").read_text().splitlines()
     port = f":{own_page.port:04X}"
-    found = [line.split()[1] for line in listening if line.split()[1].endswith(port)]
-    assert found[0] == f"0100007F{port}"
+    addresses = [line.split()[1] for line in listening if line.split()[1].endswith(port)]
+    assert addresses[0] == f"0100007F{port}"
 
 
 def test_browser_opens_private_file(home: Path, tmp_path: Path) -> None:
     """All users of the machine can see a process's arguments."""
-    browser, seen, temporary = tmp_path / "browser", tmp_path / "seen", tmp_path / "tmp"
+    browser, output, temporary = tmp_path / "browser", tmp_path / "seen", tmp_path / "tmp"
     temporary.mkdir()
-    browser.write_text(BROWSER.format(seen=seen))
+    browser.write_text(BROWSER.format(seen=output))
     browser.chmod(0o755)
     page = OwnPage(home, BROWSER=str(browser), TMPDIR=str(temporary))
-    wait_for(lambda: seen.exists() and page.link in seen.read_text())
-    assert seen.read_text().startswith("600\n")
+    wait_for(lambda: output.exists() and page.link in output.read_text())
+    assert output.read_text().startswith("600\n")
     assert page.end(signal.SIGHUP)[0] == 0  # as a closed terminal does
     assert list(temporary.iterdir()) == []

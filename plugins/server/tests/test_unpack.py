@@ -221,11 +221,11 @@ def test_unpacked_files_are_private(tmp_path: Path) -> None:
     )
     archive.write_bytes(gzip.compress(loose))
     unpack(archive, tmp_path / "code", LIMITS)
-    found = {
+    modes = {
         str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
         for path in (tmp_path / "code", *outside(tmp_path / "code"))
     }
-    assert found == {"code": 0o700, "code/a": 0o700, "code/a/run.sh": 0o700, "code/b.py": 0o600}
+    assert modes == {"code": 0o700, "code/a": 0o700, "code/a/run.sh": 0o700, "code/b.py": 0o600}
     assert (tmp_path / "code" / "a" / "run.sh").stat().st_uid == os.getuid()
 
 

@@ -48,9 +48,9 @@ class ToyController:
         self._distributed = context.distributed
         self._x, self._y = trial.build_data()
         self._rate = float(context.get_hparam("learning_rate"))
-        given = context.setup.hparams
-        wanted = ("write_s", "pause_s", "pause_from", "pause_while")
-        options = {name: context.get_hparam(name) for name in wanted if name in given}
+        hparams = context.setup.hparams
+        names = ("write_s", "pause_s", "pause_from", "pause_while")
+        options = {name: context.get_hparam(name) for name in names if name in hparams}
         self._write_s = float(options.get("write_s", 0.0))
         self._is_closed = False
         self._pause_s = float(options.get("pause_s", 0.0))
@@ -106,8 +106,8 @@ class ToyController:
             time.sleep(self._pause_s)
 
     def validate(self) -> ValidationResult:
-        mine = slice(self._distributed.rank, None, self._distributed.size)
-        errors = (self._x[mine] @ self._weights - self._y[mine]) ** 2
+        part = slice(self._distributed.rank, None, self._distributed.size)
+        errors = (self._x[part] @ self._weights - self._y[part]) ** 2
         parts = self._distributed.allgather((float(errors.sum()), len(errors)))
         total, count = map(sum, zip(*parts, strict=True))
         return ValidationResult({"val_loss": total / count}, n_records=int(count))
@@ -136,19 +136,19 @@ class ToyController:
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         noise = json.dumps(self._noise.bit_generator.state).encode()
-        found = {"random.noise": np.frombuffer(noise, np.uint8)}
+        tensors = {"random.noise": np.frombuffer(noise, np.uint8)}
         if self._gradient is not None:
-            found["gradient.weights"] = self._gradient
-        return {**found, "model.weights": self._weights}
+            tensors["gradient.weights"] = self._gradient
+        return {**tensors, "model.weights": self._weights}
 
     def restore(self, directory: Path) -> None:
         state = json.loads((directory / "toy.json").read_text())
         self._weights = np.asarray(state["weights"])
         self._step = state["step"]
         self._data_start = self._step if self._trial.restarts_data else 0
-        own = self._context.worker_directory(directory)
-        if own is not None:
-            noise = json.loads((own / "toy.json").read_text())["noise"]
+        worker_directory = self._context.worker_directory(directory)
+        if worker_directory is not None:
+            noise = json.loads((worker_directory / "toy.json").read_text())["noise"]
             self._noise.bit_generator.state = noise
 
     def start_from(self, directory: Path) -> None:

@@ -32,7 +32,7 @@ def detcore_register_storage() -> StorageType:
 
 @hookimpl
 def detcore_register_searcher() -> list[SearcherType]:
-    others = [
+    searchers = [
         SearcherType(name=name, method=f"detcore_toy.searchers:{name.capitalize()}")
         for name in ("moody", "hollow", "broken")
     ]
@@ -42,5 +42,5 @@ def detcore_register_searcher() -> list[SearcherType]:
             method="detcore_toy.searchers:Doubling",
             settings="detcore_toy.searchers:DoublingSettings",
         ),
-        *others,
+        *searchers,
     ]

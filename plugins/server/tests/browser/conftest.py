@@ -132,10 +132,10 @@ def signed_in(browser: Browser, site: Site, tmp_path_factory: pytest.TempPathFac
     page.keyboard.press("Enter")
     page.wait_for_url("**/ui/experiments")
     assert window.faults == []
-    kept = tmp_path_factory.mktemp("cookies") / "state.json"
-    window.context.storage_state(path=kept)
+    path = tmp_path_factory.mktemp("cookies") / "state.json"
+    window.context.storage_state(path=path)
     window.context.close()
-    return kept
+    return path
 
 
 @pytest.fixture

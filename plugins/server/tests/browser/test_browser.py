@@ -58,11 +58,11 @@ def barriers(page: Page, rules: object = ALL_RULES) -> list[str]:
     # From a package that contains the script, so that the test needs no network.
     script = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
     page.evaluate(script.read_text(encoding="utf-8"))
-    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
-    assert len(found["passes"]) > (15 if rules is ALL_RULES else 0)  # the check ran
+    results = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    assert len(results["passes"]) > (15 if rules is ALL_RULES else 0)  # the check ran
     return [
         f"{violation['id']}: {node['html'][:200]}"
-        for violation in found["violations"]
+        for violation in results["violations"]
         for node in violation["nodes"]
     ]
 
@@ -92,8 +92,8 @@ def test_accessibility_check_finds_violations(site: Site, window: Window) -> Non
         "const main = document.querySelector('main');"
         "for (const tag of ['input', 'button']) main.append(document.createElement(tag));"
     )
-    found = {told.partition(":")[0] for told in barriers(page)}
-    assert {"color-contrast", "label", "button-name"} <= found
+    rules = {barrier.partition(":")[0] for barrier in barriers(page)}
+    assert {"color-contrast", "label", "button-name"} <= rules
 
 
 def test_login_page_has_no_accessibility_violations(site: Site, window: Window) -> None:
@@ -133,17 +133,17 @@ MEASURE = """() => [...document.querySelectorAll("svg.fit")]
 
 def assert_charts_fit(page: Page, width: int, where: str) -> None:
     """Check that charts and their labels are inside the window and readable."""
-    found = page.evaluate(MEASURE)
-    assert found, where
-    for chart in found:
-        told = f"{where} at {width}: {chart}"
-        assert chart["right"] <= width, told
-        assert chart["textLeft"] >= 0, told
-        assert chart["textRight"] <= width, told
-        assert 120 <= chart["height"] <= 560, told
+    measures = page.evaluate(MEASURE)
+    assert measures, where
+    for chart in measures:
+        message = f"{where} at {width}: {chart}"
+        assert chart["right"] <= width, message
+        assert chart["textLeft"] >= 0, message
+        assert chart["textRight"] <= width, message
+        assert 120 <= chart["height"] <= 560, message
         # A text box is about 1.2 times the font size: 9 to 17 pixels.
-        assert chart["low"] >= 10.5, told
-        assert chart["high"] <= 20, told
+        assert chart["low"] >= 10.5, message
+        assert chart["high"] <= 20, message
 
 
 @pytest.mark.parametrize("width", [320, 420, 768, 1280])
@@ -209,11 +209,11 @@ def test_light_and_dark_themes(
 
 def focus(page: Page) -> str:
     """Return what has the focus: its text, or its name."""
-    told: str = page.evaluate(
+    name: str = page.evaluate(
         "(document.activeElement.textContent || document.activeElement.ariaLabel || "
         "document.activeElement.name || '').trim().slice(0, 40)"
     )
-    return told
+    return name
 
 
 def test_keyboard_reaches_all_controls(site: Site, window: Window) -> None:
@@ -225,18 +225,18 @@ def test_keyboard_reaches_all_controls(site: Site, window: Window) -> None:
     assert box["x"] >= 0  # it is visible while it has the focus
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
-    seen = []
+    names = []
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body"):
             break
-        seen.append(focus(page))
+        names.append(focus(page))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", f"no one sees that {seen[-1]!r} has the focus"
+        assert outline != "none", f"no one sees that {names[-1]!r} has the focus"
     else:
-        pytest.fail(f"the focus does not leave the page: {seen}")
+        pytest.fail(f"the focus does not leave the page: {names}")
     for expected in ("Archive", "Curves and trials", "Configuration", "The numbers of this chart"):
-        assert expected in seen, seen
+        assert expected in names, names
 
 
 def test_keyboard_compares_trials(site: Site, window: Window) -> None:
@@ -283,28 +283,28 @@ def test_chart_pointer_and_keyboard(site: Site, window: Window) -> None:
     box = plot.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
-    told = page.locator("#chart-0 .told")
-    expect(told).to_contain_text(re.compile(r"trial \d+: [\d.]+ at step \d+"))
-    expect(told).to_contain_text("and 16 more")  # eight of 24 are listed
+    values = page.locator("#chart-0 .told")
+    expect(values).to_contain_text(re.compile(r"trial \d+: [\d.]+ at step \d+"))
+    expect(values).to_contain_text("and 16 more")  # eight of 24 are listed
     back = page.get_by_role("button", name="Zoom back")
     expect(back).to_be_disabled()
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 120, steps=3)
     page.mouse.up()
     expect(back).to_be_enabled()
-    found = re.search(r"from=([\d.]+)&to=([\d.]+)$", page.url)
-    assert found
-    low, high = float(found[1]), float(found[2])
+    match = re.search(r"from=([\d.]+)&to=([\d.]+)$", page.url)
+    assert match
+    low, high = float(match[1]), float(match[2])
     assert 40 < low < high < 100
     plot.focus()
-    said = page.locator("#said")
+    status = page.locator("#said")
     for _ in range(2):
         page.keyboard.press("ArrowLeft")
-    expect(said).to_contain_text(re.compile(r"^trial \d+: "))
-    first = said.inner_text()
+    expect(status).to_contain_text(re.compile(r"^trial \d+: "))
+    first = status.inner_text()
     assert low <= int(first.split()[-1]) <= high
     page.keyboard.press("ArrowUp")
-    expect(said).not_to_have_text(first)
+    expect(status).not_to_have_text(first)
     page.keyboard.press("Escape")
     expect(back).to_be_disabled()
     assert page.url.endswith(f"/ui/experiments/{site.searched}")
@@ -353,8 +353,8 @@ def test_group_bands_and_chart_download(site: Site, window: Window) -> None:
     page.keyboard.press("Tab")
     chart.focus()
     page.keyboard.press("ArrowLeft")
-    said = re.compile(r"^(sgd|adam|rmsprop): mean [\d.]+, [\d.]+ to [\d.]+ of \d+ at step \d+$")
-    expect(page.locator("#said")).to_have_text(said)
+    pattern = re.compile(r"^(sgd|adam|rmsprop): mean [\d.]+, [\d.]+ to [\d.]+ of \d+ at step \d+$")
+    expect(page.locator("#said")).to_have_text(pattern)
     with page.expect_download() as download:
         page.get_by_role("button", name="PNG of val_loss (validation)").click()
     assert download.value.suggested_filename == "val_loss-validation.png"
@@ -363,12 +363,12 @@ def test_group_bands_and_chart_download(site: Site, window: Window) -> None:
     assert len(picture) > 5000
     with page.expect_download() as download:
         page.get_by_role("button", name="PNG of this table").click()
-    drawn = Path(download.value.path()).read_bytes()
-    width, height = (int.from_bytes(drawn[at : at + 4], "big") for at in (16, 20))
+    image = Path(download.value.path()).read_bytes()
+    width, height = (int.from_bytes(image[at : at + 4], "big") for at in (16, 20))
     table = page.locator("#trials-box table").bounding_box()
     assert table is not None
     assert (width, height) == (math.ceil(table["width"]), math.ceil(table["height"]))
-    assert len(drawn) > 5000
+    assert len(image) > 5000
 
 
 def test_epoch_axis_without_length_explains(site: Site, window: Window) -> None:
@@ -385,20 +385,20 @@ def test_epoch_axis_without_length_explains(site: Site, window: Window) -> None:
 def test_curves_update_live(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.running}")
     box = page.get_by_role("checkbox").last  # the worst trial becomes the best
-    chosen = box.get_attribute("value") or ""
+    value = box.get_attribute("value") or ""
     box.check()
     box.focus()
     page.get_by_text("The numbers of this chart").click()
     box.focus()
     for step in (500, 510):
-        report(site, step, 0.2 - step / 10000, best=int(chosen))
+        report(site, step, 0.2 - step / 10000, best=int(value))
         expect(page.locator("#chart-0 figcaption")).to_have_text(
             f"3 trials over {step} steps", timeout=20_000
         )
     # The selection, the open details and the focus are unchanged.
-    assert page.get_by_role("checkbox").first.get_attribute("value") == chosen
-    assert page.locator("#trials input:checked").get_attribute("value") == chosen
-    assert page.evaluate("document.activeElement.value") == chosen
+    assert page.get_by_role("checkbox").first.get_attribute("value") == value
+    assert page.locator("#trials input:checked").get_attribute("value") == value
+    assert page.evaluate("document.activeElement.value") == value
     expect(page.get_by_role("table", name="val_loss (validation) of each trial")).to_be_visible()
     expect(page.locator("#updated")).to_contain_text("updated")
 
@@ -409,11 +409,11 @@ def test_updates_can_be_paused(site: Site, window: Window) -> None:
     button.press("Enter")
     expect(button).to_have_attribute("aria-pressed", "true")
     page.wait_for_load_state("networkidle")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     report(site, 900, 0.1)
     page.wait_for_timeout(3000)  # longer than the update interval
-    assert asked == []
+    assert urls == []
     assert "900 steps" not in page.inner_text("#curves")
     button.press("Enter")
     expect(page.locator("#chart-0 figcaption")).to_contain_text("over 900 steps", timeout=20_000)
@@ -448,7 +448,7 @@ def test_checkpoint_is_verified(site: Site, window: Window) -> None:
 
 
 def test_times_use_browser_time_zone(site: Site, browser: Any, signed_in: Path) -> None:
-    shown = []
+    times = []
     for zone in ("Pacific/Kiritimati", "Pacific/Honolulu"):  # 24 hours apart
         context = browser.new_context(storage_state=signed_in, timezone_id=zone, locale="en-GB")
         page = Window(context, site.server.url).open(f"/ui/experiments/{site.single}")
@@ -456,10 +456,10 @@ def test_times_use_browser_time_zone(site: Site, browser: Any, signed_in: Path) 
         assert re.fullmatch(
             r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time.get_attribute("datetime") or ""
         )
-        shown.append(time.inner_text())
+        times.append(time.inner_text())
         context.close()
-    assert shown[0][:10] != shown[1][:10]
-    assert shown[0][10:] == shown[1][10:]
+    assert times[0][:10] != times[1][:10]
+    assert times[0][10:] == times[1][10:]
 
 
 @pytest.mark.parametrize("window", [{"java_script_enabled": False}], indirect=True)

@@ -57,9 +57,9 @@ def free_port() -> int:
 def page_configuration() -> str:
     """Return the configuration block of the page."""
     page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
-    found = re.search(r"```text\n(server \{.*?\n\})\n```", page, re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(r"```text\n(server \{.*?\n\})\n```", page, re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 @contextlib.contextmanager
@@ -120,12 +120,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     certified = Certificate(tmp_path_factory.mktemp("nginx"))
     port = free_port()
     url = f"https://127.0.0.1:{port}"
-    own = str(free_port())
-    options = ("--port", own, "--public-url", url, "--proxy", "127.0.0.1")
+    server_port = str(free_port())
+    options = ("--port", server_port, "--public-url", url, "--proxy", "127.0.0.1")
     with (
         RunningServer(home, *options) as server,
         Database.open(server.database_url) as database,
-        nginx(certified, port, f"http://127.0.0.1:{own}"),
+        nginx(certified, port, f"http://127.0.0.1:{server_port}"),
     ):
         yield Site(url, server, ClientStore(home, database), certified.certificate)
 
@@ -176,24 +176,24 @@ def test_log_is_followed_live(site: Site) -> None:
     trial = site.store.trial(experiment)
     log = OutputLog(Path(str(database.get_trial(trial).trial_dir)), 1)
     log.append("stdout", "first")
-    seen: list[str] = []
+    lines: list[str] = []
     first = threading.Event()
 
     def follow() -> None:
         with site.client() as client:
             for line in client.get_trial(trial).logs(follow=True):
-                seen.append(line)
+                lines.append(line)
                 first.set()
 
     thread = threading.Thread(target=follow)
     thread.start()
     assert first.wait(30)
-    assert seen == ["first"]  # the line arrived before the end
+    assert lines == ["first"]  # the line arrived before the end
     log.append("stdout", "second")
     log.close()
     database.set_trial_state(trial, TrialState.COMPLETED)
     thread.join(30)
-    assert seen == ["first", "second"]
+    assert lines == ["first", "second"]
 
 
 def test_stopped_server_behind_nginx(site: Site) -> None:
