@@ -124,7 +124,7 @@ def test_unreachable_storage_prevents_delete(store: ClientStore) -> None:
     away = folder.rename(store.home / "away")
     refused = delete(number, "--yes")
     assert refused.exit_code
-    assert f"{folder} is not there" in refused.output
+    assert f"{folder} does not exist" in refused.output
     away.rename(folder)
     [record] = store.database.list_checkpoints(experiment_id=number)
     assert record.state == "COMPLETED"

@@ -145,7 +145,7 @@ def test_events_of_removed_plugin_can_be_dropped(watched: Watched) -> None:
     watched.script(FIVE_REPORTS)
     watched.more["DETCORE_DISABLE_PLUGINS"] = "watch"
     text = watched.deliver(code=1)
-    assert "not installed, or switched off" in text
+    assert "not installed or disabled" in text
     assert "detcore plugins deliver --forget watch" in text
     watched.run("-m", "detcore", "plugins", "deliver", "--forget", "watch", "--dry-run", code=2)
     _, typo = watched.run(

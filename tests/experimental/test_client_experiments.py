@@ -256,7 +256,7 @@ def test_control_without_runner_updates_records(client: Determined, store: Clien
     assert experiment.state is PAUSED
     experiment.kill()
     assert experiment.state == "CANCELED"
-    with pytest.raises(RunError, match="is over"):
+    with pytest.raises(RunError, match="has ended"):
         experiment.pause()
 
 

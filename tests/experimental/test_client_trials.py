@@ -253,5 +253,5 @@ def test_trial_of_search_is_ended_separately(
     assert store.database.get_trial(first).control is None
     assert store.database.get_control_request(experiment) is None
     store.database.set_trial_state(second, ExperimentState.COMPLETED)
-    with pytest.raises(RunError, match=rf"trial {second} is over \(COMPLETED\)"):
+    with pytest.raises(RunError, match=rf"trial {second} has ended \(COMPLETED\)"):
         client.get_trial(second).kill()

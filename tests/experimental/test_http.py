@@ -439,7 +439,7 @@ def test_only_owner_or_admin_deletes_checkpoint(store: ClientStore, face: Any) -
     with Determined(transport=HttpTransport(Session(face.url, token))) as client:
         checkpoint = client.get_checkpoint(uuid)
         for deletes in (checkpoint.delete, lambda: checkpoint.remove_files(["*"])):
-            with pytest.raises(ForbiddenError, match="'mallory' may not do this"):
+            with pytest.raises(ForbiddenError, match="user 'mallory' may not change experiment 1"):
                 deletes()
     with Determined(transport=HttpTransport(Session(face.url, face.token))) as client:
         assert client.get_checkpoint(uuid).state == "COMPLETED"

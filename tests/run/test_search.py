@@ -220,7 +220,9 @@ def test_trial_canceled_while_paused_never_starts(
     process.kill()
     process.communicate()
     request = searches.detcore("trial", "cancel", 1)
-    assert request.stdout == "trial 1 ends: experiment 1 continues without it\n", request.stderr
+    assert request.stdout == "trial 1 has ended. Experiment 1 continues without it.\n", (
+        request.stderr
+    )
     (searches.code / "go").touch()
     for _ in range(2):  # the second time, there is nothing left to do
         searches.resume("--max-slots", 2)
@@ -244,7 +246,7 @@ def test_invalid_search_is_refused_before_recording(
 ) -> None:
     for searcher, message in (
         ({"name": "custom", "max_length": None, "max_trials": None}, "'custom'"),
-        ({"name": "optuna", "sampler": "TPE"}, "searcher.sampler is 'TPE'"),
+        ({"name": "optuna", "sampler": "TPE"}, "unknown searcher.sampler 'TPE'"),
         ({"name": "adaptive_asha", "max_trials": 1, "bracket_rungs": [2, 1]}, "2 brackets"),
     ):
         config = searches.config(searcher=searcher)

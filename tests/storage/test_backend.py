@@ -53,5 +53,5 @@ def test_probe_removes_files_of_killed_processes() -> None:
 def test_create_names_existing_key() -> None:
     storage = FsspecStorage(f"memory://{uuid.uuid4()}")
     storage.create("a/marker", b"first")
-    with pytest.raises(FileExistsError, match="a/marker exists already in memory://"):
+    with pytest.raises(FileExistsError, match="a/marker already exists in memory://"):
         storage.create("a/marker", b"second")

@@ -113,7 +113,7 @@ def test_single_steps_are_joined_into_one_frame(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         writer.log(step, 0, ids)
         ids += 10
-    with pytest.raises(LedgerError, match="described before"):
+    with pytest.raises(LedgerError, match="call it before log"):
         writer.describe(IdKind.RECORD_INDEX)
     writer.log(3, 1, [7])
     writer.log(4, 1, [])
@@ -524,7 +524,7 @@ def test_steps_start_at_one_and_increase(tmp_path: Path) -> None:
 
 def test_ids_are_integers(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
-    with pytest.raises(DataError, match="integers of at most 64 bits, not float64"):
+    with pytest.raises(DataError, match="integers of at most 64 bits, got float64"):
         writer.log(1, 0, [0.5])
 
 

@@ -94,5 +94,5 @@ def test_torture_reports_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "store").mkdir()
     result = run(tmp_path, "torture", str(tmp_path / "store"), "--points", "20")
     assert result.exit_code == 1
-    assert "files are left of" in result.output
+    assert "that belong to no checkpoint" in result.output
     assert "LOSSES at " in result.output.splitlines()[-1]

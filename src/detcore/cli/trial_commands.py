@@ -51,7 +51,7 @@ def _add_command(what: str, summary: str) -> None:
         elif has_runner:
             click.echo(f"trial {trial_id}: sent '{what}' to its runner")
         else:
-            click.echo(f"trial {trial_id} has ended; experiment {number} continues without it")
+            click.echo(f"trial {trial_id} has ended. Experiment {number} continues without it.")
 
 
 _add_command("cancel", "Checkpoint and end a trial for good")
