@@ -131,7 +131,7 @@ def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], Non
         )
 
         def turn(items: int) -> None:
-            for _ in sequence_loader.batches(range(items)):
+            for _ in sequence_loader.read_items(range(items)):
                 pass
 
         turn(20)

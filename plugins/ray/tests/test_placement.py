@@ -166,7 +166,7 @@ def test_unreachable_cluster_is_reported(detcore: RayRuns) -> None:
         ({"strategy": "NEAR"}, "launcher.strategy: "),
         ({"cpus_per_slot": -1}, "launcher.cpus_per_slot: "),
         ({"resources": {"tpu": "two"}}, "launcher.resources.tpu: "),
-        ({"cpus_per_slot": 0}, "a slot that needs nothing cannot be placed"),
+        ({"cpus_per_slot": 0}, "a slot without resources cannot be placed"),
         ({"lease_s": 0.5}, "launcher.lease_s: "),
         ({"adress": "local"}, "launcher.adress: "),
     ],

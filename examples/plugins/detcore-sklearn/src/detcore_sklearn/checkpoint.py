@@ -13,7 +13,7 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError
 
 from detcore_sklearn.estimator_state import Arrays, Encoder, decode
-from detcore_sklearn.estimators import DERIVED, check_estimator, estimator_class
+from detcore_sklearn.estimators import DERIVED, check_estimator, find_estimator_class
 
 STATE_FILE = "estimator.json"
 ARRAYS_FILE = "arrays.npz"
@@ -130,6 +130,6 @@ def load_model(path: str) -> Any:
         InvalidCheckpointError: If the directory contains no readable estimator.
     """
     snapshot = read_snapshot(Path(path))
-    model = estimator_class(snapshot.estimator)(**decode(snapshot.parameters, snapshot.arrays))
+    model = find_estimator_class(snapshot.estimator)(**decode(snapshot.parameters, snapshot.arrays))
     snapshot.apply_to(model)
     return model
