@@ -87,7 +87,7 @@ def test_replay_equals_recorded_run(runs: Runs) -> None:
     """The replay trains batch by batch, but the run trained many batches per graph call."""
     result = runs.detcore("replay", runs.base, "--steps", "31:60")
     assert result.code == 0, result.output
-    counts = "30 steps compared, the whole state after 1"
+    counts = "30 steps compared, 1 with the whole state"
     assert result.stdout == f"trial {runs.base}, steps 31:60: equal ({counts})\n"
     assert "training runs batch by batch" not in runs.output
 

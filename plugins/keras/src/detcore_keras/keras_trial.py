@@ -63,14 +63,12 @@ class TFKerasTrial(Trial, abc.ABC):
         """Return the training data.
 
         Returns:
-            One of these:
-
-            - A tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays. Each part may be an
-              array, a list or tuple of arrays, or a dict of arrays. Batches have
-              ``self.context.get_per_slot_batch_size()`` records. The last batch of an epoch may be
-              smaller.
-            - A ``tf.data.Dataset`` of batches, wrapped with ``self.context.wrap_dataset``.
-            - A ``keras.utils.Sequence`` (``PyDataset``), or a `SequenceAdapter`.
+            A tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays, a ``tf.data.Dataset``
+            of batches that is wrapped with ``self.context.wrap_dataset``, a
+            ``keras.utils.Sequence`` (``PyDataset``), or a `SequenceAdapter`. Each part of a tuple
+            may be an array, a list or tuple of arrays, or a dict of arrays. Batches of arrays have
+            ``self.context.get_per_slot_batch_size()`` records. The last batch of an epoch may be
+            smaller.
         """
 
     @abc.abstractmethod
