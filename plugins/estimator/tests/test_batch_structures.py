@@ -127,5 +127,5 @@ def test_keras_layers_resume_exactly(tmp_path: Path) -> None:
 
 def test_aggregation_needs_an_optimizer(tmp_path: Path) -> None:
     context = make_context(tmp_path, settings=gradient_settings(aggregation_frequency=2))
-    with pytest.raises(CheckFailedError, match=r"given None.*with 1 worker\(s\).*frequency 2"):
+    with pytest.raises(CheckFailedError, match=r"received None.*with 1 worker\(s\).*frequency 2"):
         context.wrap_optimizer(None)

@@ -91,7 +91,7 @@ def test_other_frameworks_are_rejected(tmp_path: Path, framework: Any) -> None:
 
 
 def test_wrong_paths(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="no folder"):
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
         load_estimator_from_checkpoint_path(tmp_path / "nowhere")
     (tmp_path / "trial.json").write_text("{")
     with pytest.raises(InvalidCheckpointError, match=r"trial\.json is damaged"):
