@@ -31,7 +31,7 @@ def test_the_styles_load_nothing_from_elsewhere() -> None:
         assert re.findall(r"(?:url\(|@import )[\"']?https?:", path.read_text("utf-8")) == [], path
 
 
-def test_what_only_the_tests_need_is_not_in_the_pages() -> None:
+def test_pages_contain_no_test_comments() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert re.search(r"<!-- (?:blocks?|hidden): ", text) is None, page
@@ -68,9 +68,7 @@ def test_the_search_knows_the_pages() -> None:
         ("longer", "errors.html"),
     ],
 )
-def test_words_that_people_search_for_are_in_a_heading_of_the_right_guide(
-    word: str, page: str
-) -> None:
+def test_search_words_are_in_headings(word: str, page: str) -> None:
     index = json.loads((SITE / "search" / "search_index.json").read_text(encoding="utf-8"))
     titles = [
         entry["title"].lower()
@@ -87,7 +85,7 @@ def test_guides_are_found_before_the_reference() -> None:
     assert all(boost < 1 for place, boost in boosts.items() if place.startswith("reference/"))
 
 
-def test_the_copy_button_leaves_prompts_and_output_out() -> None:
+def test_copy_button_omits_prompts_and_output() -> None:
     """Material copies only displayed elements, and marks the block while it copies."""
     styles = (SITE / "site.css").read_text(encoding="utf-8")
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in styles

@@ -33,7 +33,7 @@ HERE = _report.this_environment()
 
 
 @pytest.mark.parametrize("file", _report.quick_files(HERE))
-def test_the_quick_mode_prints_a_table(
+def test_quick_mode_prints_a_table(
     file: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,7 +89,7 @@ def test_every_table_has_a_block_in_one_document() -> None:
     assert sorted(blocks) == sorted(table.name for table in _report.TABLES)
 
 
-def test_a_table_is_written_with_where_it_comes_from() -> None:
+def test_table_is_written_with_provenance() -> None:
     table = _report.Table("one", "file.py", _report.BARE, "--rounds 3 --only 'a b'")
     document = (
         "# Title\n\n<!-- table: one -->\nold\n<!-- end of table -->\n\ntext\n\n"

@@ -22,7 +22,7 @@ def list_names(path: str) -> set[str]:
     return names
 
 
-def test_functions_of_the_walks_exist() -> None:
+def test_functions_of_walks_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     walks = text.partition("### Four walks")[2].partition("\n## ")[0]
     functions = [

@@ -104,19 +104,19 @@ def page(request: pytest.FixtureRequest) -> Page:
 
 
 @pytest.mark.parametrize("session", sorted(set(ENVIRONMENTS.values()) - {"bare"}))
-def test_the_session_runs_the_pages_of_its_environment(session: str) -> None:
+def test_session_runs_pages_of_its_environment(session: str) -> None:
     text = _sessions()[session]
     assert '"tests/docs/test_pages.py"' in text, f"{session} runs no pages"
 
 
-def test_a_session_runs_the_tests_of_each_plugin() -> None:
+def test_sessions_run_tests_of_each_plugin() -> None:
     source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     folders = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("plugins/*/tests")]
     assert len(folders) > 10
     assert [folder for folder in folders if f'"{folder}"' not in source] == []
 
 
-def test_a_session_installs_all_that_its_plugins_require() -> None:
+def test_session_installs_required_plugins() -> None:
     """Sessions install without dependencies, because the locks list them."""
     lists: dict[str, list[str]] = {}
     num_calls = 0
@@ -155,7 +155,7 @@ def _sessions() -> dict[str, str]:
     return sessions
 
 
-def test_what_a_page_writes_is_used_by_what_it_runs(page: Page) -> None:
+def test_page_files_are_used_by_its_commands(page: Page) -> None:
     for number, block in enumerate(page.blocks):
         if block.file is not None:
             other_blocks = page.blocks[:number] + page.blocks[number + 1 :]
@@ -181,7 +181,7 @@ def test_text_is_no_code(page: Page) -> None:
             assert code == [], f"{page.name}:{block.line}: say which language it is"
 
 
-def test_the_blocks_that_do_not_run_are_counted() -> None:
+def test_skipped_blocks_are_listed() -> None:
     pages_by_reason: dict[str, list[str]] = {}
     for page in map(read_page, PAGES):
         for block in page.blocks:

@@ -107,7 +107,7 @@ def run(page: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_block_that_is_wrong_fails(what: str, tmp_path: Path) -> None:
+def test_wrong_block_fails(what: str, tmp_path: Path) -> None:
     text, problem = WRONG[what]
     page = tmp_path / "page.md"
     page.write_text(text)
@@ -141,16 +141,14 @@ def test_a_page_that_is_right_passes(tmp_path: Path) -> None:
         ("<!-- hidden: copy=nowhere -->\n", "valid: python, sh"),
     ],
 )
-def test_a_page_that_breaks_the_conventions_is_refused(
-    text: str, found: str, tmp_path: Path
-) -> None:
+def test_invalid_page_is_rejected(text: str, found: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(PageError, match=found):
         read_page(page)
 
 
-def test_what_a_command_prints_may_differ_in_numbers_and_identifiers() -> None:
+def test_output_may_differ_in_numbers_and_ids() -> None:
     printed = "trial 12: batch 900, 1.25 s\ncheckpoint 6d1c2f0e-aa10-4c11 saved\n"
     assert (
         matches(["trial 1: batch 7, 3 s", "checkpoint 0abc1234-0000-1111 saved"], printed) is None

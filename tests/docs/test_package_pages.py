@@ -39,7 +39,7 @@ def assert_leads_to_a_file(url: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_links_of_a_readme_are_absolute_and_lead_to_files(folder: Path) -> None:
+def test_readme_links_are_absolute_and_valid(folder: Path) -> None:
     text = (folder / project(folder)["readme"]).read_text()
     links = [inline or defined for inline, defined in LINK.findall(text)]
     assert links
@@ -59,7 +59,7 @@ def test_the_source_of_the_core_has_no_plugins() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_package_has_urls_classifiers_and_a_licence(folder: Path) -> None:
+def test_package_has_urls_and_licence(folder: Path) -> None:
     metadata = project(folder)
     assert list(metadata["urls"]) == ["Documentation", "Source", "Issues", "Changelog"]
     assert metadata["urls"]["Source"] == project(ROOT)["urls"]["Source"]
@@ -70,7 +70,7 @@ def test_a_package_has_urls_classifiers_and_a_licence(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_classifiers_list_the_tested_python_versions(folder: Path) -> None:
+def test_classifiers_match_tested_versions(folder: Path) -> None:
     source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     tested = set(re.findall(r'\("(3\.\d+)", "(\w+)"\)', source))
     frameworks = ("estimator", "horovod", "keras", "ray", "torch")

@@ -72,7 +72,7 @@ def _variables(folder: Path) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", _pages_here())
-def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
+def test_page_blocks_run(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
     with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:

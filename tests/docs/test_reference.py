@@ -57,14 +57,14 @@ def fields_of(schema: Any) -> Iterator[str]:
             yield from fields_of(value)
 
 
-def test_every_field_of_the_experiment_file_is_in_a_table() -> None:
+def test_config_fields_are_in_a_table() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", configuration_page(), re.MULTILINE))
     units = {"batches", "records", "epochs"}  # a length is explained once
     assert rows == set(fields_of(SCHEMA)) - units
     assert len(rows) > 80
 
 
-def test_every_section_of_the_experiment_file_has_a_heading_of_its_own() -> None:
+def test_config_sections_have_headings() -> None:
     headings = re.findall(r"^## (.*)$", configuration_page(), re.MULTILINE)
     assert len(headings) == len(set(headings))
     models = [name for name, model in SCHEMA["$defs"].items() if model.get("properties")]
@@ -93,7 +93,7 @@ def test_every_hook_is_there_with_its_arguments(hook: str) -> None:
         assert f"- `{argument}`: " in text
 
 
-def test_the_names_page_lists_every_name_of_determined() -> None:
+def test_names_page_lists_determined_names() -> None:
     text = determined_names_page()
     for name in (*MODULES_OF_DETERMINED, *MOVED, *GONE):
         assert f"\n| `{name}` | " in text
@@ -122,14 +122,14 @@ def test_there_are_commands_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_is_on_the_page_of_its_module(module: str) -> None:
+def test_public_names_are_on_module_pages(module: str) -> None:
     text = api_page(module, MODULES[module], MODULES)
     for name in MODULES[module]:
         if not name.startswith("__"):
             assert f"::: {module}.{name}\n" in text or f"## {name}\n" in text
 
 
-def test_the_public_modules_are_those_with_public_names() -> None:
+def test_public_modules_have_public_names() -> None:
     assert {"detcore", "detcore.core", "detcore_testing", "detcore_keras"} <= set(MODULES)
     assert not any("._" in module for module in MODULES)
 
@@ -153,7 +153,7 @@ def test_no_error_is_explained_that_is_not_there() -> None:
     assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) <= set(ERRORS)
 
 
-def test_the_site_has_no_comments_for_the_tests_and_no_dead_link() -> None:
+def test_site_has_no_test_comments_or_dead_links() -> None:
     page = (
         "<!-- blocks: env=keras -->\n<!-- hidden: python\nassert True\n-->\n"
         "[errors](errors.md), [the digits](../examples/digits_keras/model_def.py)\n"
@@ -162,12 +162,12 @@ def test_the_site_has_no_comments_for_the_tests_and_no_dead_link() -> None:
     assert content == "[errors](errors.md), the digits (`examples/digits_keras/model_def.py`)\n"
 
 
-def test_a_link_to_a_file_that_is_not_there_is_found() -> None:
+def test_link_to_missing_file_is_reported() -> None:
     with pytest.raises(FileNotFoundError, match="examples/gone"):
         for_the_site("[gone](../examples/gone.py)", page="index.md", docs=DOCS)
 
 
-def test_the_drawing_is_drawn_into_the_page() -> None:
+def test_drawing_is_embedded_in_page() -> None:
     text = (DOCS / "concepts.md").read_text(encoding="utf-8")
     content = for_the_site(text, page="concepts.md", docs=DOCS)
     assert content.count("<svg") == 1

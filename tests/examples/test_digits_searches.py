@@ -8,7 +8,7 @@ from toy_command import Detcore
 
 
 @pytest.mark.soak
-def test_the_adaptive_search_trains_its_best_trial_longest(detcore: Detcore) -> None:
+def test_adaptive_search_trains_best_trial_longest(detcore: Detcore) -> None:
     finished = run_example(
         detcore,
         "digits_keras",

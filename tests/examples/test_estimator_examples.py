@@ -61,7 +61,7 @@ def test_mnist_learns_from_small_files(detcore: Detcore, tmp_path: Path, suffix:
     assert finished.summary["trials"][0]["best_validation"] > 0.8
 
 
-def test_both_serving_functions_of_mnist_answer_alike(detcore: Detcore, tmp_path: Path) -> None:
+def test_mnist_serving_functions_agree(detcore: Detcore, tmp_path: Path) -> None:
     write_pictures(tmp_path, ".gz")
     changes = {**short(5, metric="accuracy"), "data": {"dir": str(tmp_path)}}
     finished = run_example(detcore, "mnist_estimator", **changes)
@@ -86,9 +86,7 @@ print(np.abs(first["probabilities"] - second["probabilities"]).max())
     assert float(run_script(script, checkpoint_of(detcore, finished))) < 1e-6
 
 
-def test_mnist_files_that_do_not_belong_together_are_refused(
-    detcore: Detcore, tmp_path: Path
-) -> None:
+def test_mismatched_mnist_files_are_rejected(detcore: Detcore, tmp_path: Path) -> None:
     write_pictures(tmp_path, "")
     write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5))
     finished = run_example(detcore, "mnist_estimator", data={"dir": str(tmp_path)}, max_restarts=0)
@@ -99,9 +97,7 @@ def test_mnist_files_that_do_not_belong_together_are_refused(
 
 
 @NEEDS_TF_ESTIMATOR
-def test_the_premade_estimator_learns_mnist_from_small_files(
-    detcore: Detcore, tmp_path: Path
-) -> None:
+def test_premade_estimator_learns_small_mnist(detcore: Detcore, tmp_path: Path) -> None:
     write_pictures(tmp_path, ".gz")
     changes = {**short(60, metric="accuracy"), "data": {"dir": str(tmp_path)}}
     finished = run_example(detcore, "mnist_estimator", file="premade.yaml", **changes)

@@ -31,7 +31,7 @@ print((answers == digits.target).mean())
 
 
 @pytest.mark.soak
-def test_a_search_finds_hyperparameters_that_learn(detcore: Detcore) -> None:
+def test_search_finds_good_hyperparameters(detcore: Detcore) -> None:
     finished = run_example(detcore, "digits_torch", file="adaptive.yaml")
     assert finished.code == 0, finished.stderr
     assert len(finished.summary["trials"]) == 16
@@ -39,7 +39,7 @@ def test_a_search_finds_hyperparameters_that_learn(detcore: Detcore) -> None:
     assert best >= 0.97
 
 
-def test_the_language_model_learns_more_than_how_often_characters_come(detcore: Detcore) -> None:
+def test_language_model_beats_character_frequencies(detcore: Detcore) -> None:
     finished = run_example(detcore, "language_torch")
     assert finished.code == 0, finished.stderr
     (trial,) = finished.summary["trials"]
@@ -48,7 +48,7 @@ def test_the_language_model_learns_more_than_how_often_characters_come(detcore: 
 
 
 @pytest.mark.soak
-def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformers(
+def test_search_sets_transformers_arguments(
     detcore: Detcore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

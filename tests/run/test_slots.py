@@ -38,7 +38,7 @@ class Fails(ToyTrial):
 """
 
 
-def test_workers_get_detcore_and_horovod_variables(detcore: Detcore) -> None:
+def test_workers_get_horovod_variables(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", TELL)
     fusion = {"tensor_fusion_threshold": 16, "auto_tune_tensor_fusion": True}
     config = detcore.config(entrypoint="python train.py", optimizations=fusion)

@@ -60,6 +60,6 @@ def test_processes_inherit_no_ignored_signals(tmp_path: Path) -> None:
     assert "True\nTrue\nset()\n" in finished.stdout
 
 
-def test_leak_of_a_failed_test_fails_no_other_test(tmp_path: Path) -> None:
+def test_leak_of_failed_test_fails_no_other_test(tmp_path: Path) -> None:
     finished = run_pytest(LEAK, tmp_path)
     assert "1 failed, 2 passed" in finished.stdout

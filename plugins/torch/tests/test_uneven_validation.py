@@ -11,7 +11,7 @@ from _killed_scripts import ADAPTERS, SCRIPTS, Script
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", ADAPTERS)
-def test_metrics_do_not_depend_on_the_number_of_workers(family: str, tmp_path: Path) -> None:
+def test_metrics_are_equal_for_any_worker_count(family: str, tmp_path: Path) -> None:
     """`test_workers.py` has the same test for `PyTorchTrial`."""
     results = []
     for ranks in (1, 2, 3):
