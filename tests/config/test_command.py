@@ -51,6 +51,14 @@ def test_check_reports_mistakes_and_exits_with_2() -> None:
     )
 
 
+def test_misspelled_override_suggests_key_of_file() -> None:
+    finished = run("check", "constant.yaml", "--set", "seacher.name=grid")
+    assert finished.returncode == 2
+    assert "unknown key 'seacher' at the top level" in finished.stderr
+    assert "did you mean 'searcher'?" in finished.stderr
+    assert "1 mistake\n" in finished.stderr
+
+
 def test_check_rejects_impossible_file_name() -> None:
     finished = run("check", "a" * 300)
     assert (finished.returncode, finished.stdout) == (2, "")

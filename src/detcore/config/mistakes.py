@@ -262,9 +262,7 @@ class _Explainer:
     def _explain_unknown(self, place: Place) -> Diagnostic:
         name, parent = str(place[-1]), place[:-1]
         valid = self.valid_names(parent)
-        section = find_node(self._root, parent)
-        absent = [key for key in valid if section is None or key not in section.entries]
-        near = find_closest(name, absent) or self._find_home(name) or find_closest(name, valid)
+        near = find_closest(name, valid) or self._find_home(name)
         where = f" in {self._describe_section(parent)}" if parent else " at the top level"
         return make_diagnostic(
             self.locate_key(place),
