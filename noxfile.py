@@ -458,15 +458,18 @@ def bump(session: nox.Session) -> None:
 @nox.session
 def release(session: nox.Session) -> None:
     """Publish all distributions and tag the version; ``-- --dry-run`` only shows them."""
+    if session.posargs not in ([], ["--dry-run"]):
+        session.error(f"unknown arguments {session.posargs}; the only option is --dry-run")
+    is_dry_run = bool(session.posargs)
+    if not is_dry_run and list(Path("changes").glob("+*.md")):
+        session.error("changes/ has fragments; run first: nox -s bump -- VERSION")
     paths = build_distributions(session)
     session.run("towncrier", "build", "--draft", "--version", "unreleased changes")
     version = nox.project.load_toml("pyproject.toml")["project"]["version"]
     for path in paths:
         print(f"publish {path} ({os.path.getsize(path):,} bytes)")
     print(f"tag v{version}")
-    if session.posargs == ["--dry-run"]:
+    if is_dry_run:
         return
-    if list(Path("changes").glob("+*.md")):
-        session.error("changes/ has fragments; run first: nox -s bump -- VERSION")
     session.run("twine", "upload", *paths)
     session.run("git", "tag", f"v{version}", external=True)
