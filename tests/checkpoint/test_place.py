@@ -99,7 +99,9 @@ def test_commands_find_storage_server(
     assert failed.code == 1
     failed = detcore("checkpoint", "download", uuid, "-o", tmp_path / "again")
     assert failed.code == 1
-    assert "access_key and secret_key of the experiment file are not among" in failed.stderr
+    assert (
+        "access_key and secret_key of the experiment file are not in the records" in failed.stderr
+    )
     assert "AWS_ACCESS_KEY_ID" in failed.stderr
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)

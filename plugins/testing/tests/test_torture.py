@@ -237,7 +237,7 @@ def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
 def _registered_checkpoints_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     forced = functools.partial(_delete.delete_checkpoint, force=True)
     monkeypatch.setattr(prune, "delete_checkpoint", forced)
-    monkeypatch.setattr(rules, "_exempt", lambda _database: {})
+    monkeypatch.setattr(rules, "_find_exempt", lambda _database: {})
 
 
 def _repair_without_verification(monkeypatch: pytest.MonkeyPatch) -> None:
