@@ -300,10 +300,10 @@ class KillAtEnd:
     def prepare(self, rank: int) -> None:
         from detcore_torch.scripts.script_run import ScriptRun
 
-        def finish(run: ScriptRun) -> None:
+        def kill(run: ScriptRun) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        ScriptRun.finish = finish  # type: ignore[method-assign]
+        ScriptRun.check_completed = kill  # type: ignore[method-assign]
 
 
 def _variables(ranks: int) -> dict[str, str]:

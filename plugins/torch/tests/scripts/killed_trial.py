@@ -51,7 +51,7 @@ def log_records(run: int, step: int, place: Any) -> None:
     """Log the records of each batch of this worker, also with several workers."""
     path = Path(os.environ["TEST_FOLDER"]) / f"ledger-{run}-{place.rank}.bin"
     ledger = LedgerWriter(path, run_id=run, start_step=step, rank=place.rank, world_size=place.size)
-    number, take = step, BatchStream.take
+    number, take = step, BatchStream.take_batch
 
     def logged(stream: Any) -> Any:
         nonlocal number
@@ -64,4 +64,4 @@ def log_records(run: int, step: int, place: Any) -> None:
         ledger.flush()
         return batch
 
-    BatchStream.take = logged
+    BatchStream.take_batch = logged
