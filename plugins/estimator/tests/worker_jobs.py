@@ -362,7 +362,7 @@ def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
     if workers.size > 1:
         with (
             open_controller(workers, batch=1, num_records=workers.size - 1) as controller,
-            pytest.raises(DetcoreError, match=rf"(?s)1 of.*rank {workers.size - 1} says"),
+            pytest.raises(DetcoreError, match=rf"(?s)1 of.*Rank {workers.size - 1} reports"),
         ):
             controller.batches_per_epoch()
 
