@@ -162,6 +162,7 @@ FOREIGN_SIGNATURES = {
     "detcore.client.client_checkpoint.Checkpoint.__init__",
     "detcore_estimator.specs.estimator_spec.EstimatorSpec.__new__",
     "detcore_torch.data.data_loader.DataLoader.__init__",
+    "detcore_torch.trainer.Trainer.fit",
 }
 
 

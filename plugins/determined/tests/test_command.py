@@ -70,11 +70,11 @@ def test_patch_accepts_diff(tmp_path: Path) -> None:
 
 
 def test_remaining_names_are_reported_with_position(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import determined as det\n\nx = det.get_cluster_info()\n")
+    (tmp_path / "a.py").write_text("import determined as det\n\nx = det.gpu.get_gpus()\n")
     (tmp_path / "b.py").write_text("def f(:\n")
     result = run(tmp_path, ".")
     assert result.returncode == 1  # b.py cannot be read
-    assert "a.py:3:5: left: determined.get_cluster_info: " in result.stdout
+    assert "a.py:3:5: left: determined.gpu: " in result.stdout
     assert "b.py:1:7: error: it is not valid Python: " in result.stdout
     assert result.stderr.endswith("2 files read, 0 changed, 1 place left to do by hand, 1 error\n")
     found = reports(tmp_path, ".")

@@ -151,3 +151,82 @@ def test_lengths_in_steps_become_batches() -> None:
     assert migrate(CONFIG.replace("20", "n")).text == (
         CONFIG.replace("20", "n").replace("determined", "detcore")
     )
+
+
+def early_trial(init: str = "", *, base: str = "PyTorchTrial") -> str:
+    """Return a trial class of release 0.12."""
+    return textwrap.dedent(f"""\
+        from determined.pytorch import PyTorchTrial
+
+        class Net({base}):
+            {init}
+
+            def build_model(self):
+                return make_model()
+
+            def optimizer(self, model):
+                return SGD(model.parameters())
+
+            def train_batch(self, batch, model, epoch_idx, batch_idx):
+                return {{"loss": model(batch), "steps": self.context.get_optimizer().steps}}
+
+            def evaluate_batch(self, batch, model: Module):
+                "Evaluate."
+                return {{"validation_loss": model(batch)}}
+
+            def evaluate_full_dataset(self, data_loader, model): pass
+        """)
+
+
+WRAPPED = """\
+self.model = {0}.wrap_model(self.build_model())
+        self.optimizer = {0}.wrap_optimizer(self.build_optimizer(self.model))
+"""
+
+
+def test_early_trial_class_wraps_its_objects() -> None:
+    init = "def __init__(self, ctx: Context) -> None:\n                self.context = ctx"
+    migrated = migrate(early_trial(init))
+    text = migrated.text
+    assert "self.context = ctx\n        " + WRAPPED.format("ctx") in text
+    assert "    def build_optimizer(self, model):\n" in text
+    assert '"steps": self.optimizer.steps' in text
+    assert "    def compute_loss(self, batch, model, epoch_idx, batch_idx):\n" in text
+    assert '(self, batch):\n        "Evaluate."\n        model = self.model\n        return' in text
+    assert "(self, data_loader):\n        model = self.model\n        pass\n" in text
+    assert text.endswith("""
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        metrics = self.compute_loss(batch, self.model, epoch_idx, batch_idx)
+        loss = metrics["loss"] if isinstance(metrics, dict) else metrics
+        self.context.backward(loss)
+        self.context.step_optimizer(self.optimizer)
+        return metrics
+""")
+    (note,) = migrated.findings
+    assert (note.name, note.kind) == ("Net", "note")
+
+
+def test_early_trial_class_gets_init() -> None:
+    text = migrate(early_trial('"""A trial."""')).text
+    start = "def __init__(self, context):\n        self.context = context\n        "
+    assert start + WRAPPED.format("context") in text
+    assert text.index('"""A trial."""') < text.index("def __init__")
+
+
+def test_early_scheduler_is_wrapped_if_there_is_one() -> None:
+    method = "def create_lr_scheduler(self, optimizer): return LRScheduler(f(optimizer), mode)"
+    text = migrate(early_trial(method)).text
+    assert "self.lr_scheduler = self.create_lr_scheduler(self.optimizer)\n" in text
+    assert "if self.lr_scheduler is not None:\n            context.wrap_lr_scheduler(" in text
+
+
+def test_unusual_early_trial_class_is_reported() -> None:
+    source = early_trial("def __init__(self, context, size): pass")
+    (finding,) = migrate(source).findings
+    assert (finding.name, finding.kind) == ("Net", "left")
+    assert "context.backward" in finding.advice
+    assert migrate(source).text.count("def train_batch(self, batch, model") == 1
+
+
+def test_other_classes_with_the_same_methods_stay() -> None:
+    assert "compute_loss" not in migrate(early_trial(base="object")).text

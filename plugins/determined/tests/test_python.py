@@ -229,7 +229,7 @@ def test_missing_names_keep_import_and_are_reported() -> None:
         )
         from determined.util import merge_dicts
 
-        info = det.get_cluster_info()
+        names = det.gpu.get_gpu_uuids()
         core = det.core.init()
         """)
     migrated = migrate(old)
@@ -243,16 +243,16 @@ def test_missing_names_keep_import_and_are_reported() -> None:
         from typing import Any as InputData
         from determined.util import merge_dicts
 
-        info = det.get_cluster_info()
+        names = det.gpu.get_gpu_uuids()
         core = detcore.core.init()
         """)
     assert [(item.line, item.column, item.name) for item in migrated.findings] == [
         (5, 5, "determined.keras.InMemorySequence"),
         (8, 29, "determined.util"),
-        (10, 8, "determined.get_cluster_info"),
+        (10, 9, "determined.gpu"),
     ]
     assert [item.line for item in migrated.remaining] == [7, 9, 11]
-    assert "context.info has hparams" in migrated.findings[2].advice
+    assert "query the framework" in migrated.findings[2].advice
 
 
 @pytest.mark.parametrize(

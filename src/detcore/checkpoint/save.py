@@ -196,7 +196,10 @@ class Saver:
 
     Attributes:
         versions: Versions to record in manifests, by distribution. Framework plugins add theirs.
+        on_commit: Called on the training thread with the UUID of each new checkpoint, or None.
     """
+
+    on_commit: Callable[[str], object] | None = None
 
     def __init__(
         self,
@@ -331,6 +334,7 @@ class Saver:
         with self._start_save(metadata) as save:
             self._transfer_and_commit(save, scan, self._observer)
         self._record_end(save)
+        self._announce_commit(save)
         return save.uuid
 
     @contextlib.contextmanager
@@ -343,6 +347,7 @@ class Saver:
             save.freeze(tensors)
             self._transfer_and_commit(save, scan_directory(save.folder), self._observer)
         self._record_end(save)
+        self._announce_commit(save)
 
     def _save_in_background(
         self, snapshot: Snapshot, metadata: Mapping[str, Any], tensors: Tensors
@@ -472,6 +477,11 @@ class Saver:
         self._save = None
         if save.failure is not None:
             raise save.failure
+        self._announce_commit(save)
+
+    def _announce_commit(self, save: Save) -> None:
+        if self.on_commit is not None:
+            self.on_commit(save.uuid)
 
     def _get_background_save(self) -> Save | None:
         if self._save is not None and not self._save.is_ours:

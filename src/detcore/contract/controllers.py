@@ -22,6 +22,7 @@ __all__ = [
     "SavesState",
     "Step",
     "SteppingController",
+    "SupportsCommit",
     "SupportsFinish",
     "SupportsSnapshot",
     "SupportsStartFrom",
@@ -166,6 +167,21 @@ class SupportsStartFrom(Protocol):
 
         Raises:
             InvalidCheckpointError: If the checkpoint does not fit the model.
+        """
+
+
+@runtime_checkable
+class SupportsCommit(Protocol):
+    """A controller of either kind that needs to know when a checkpoint exists."""
+
+    def on_commit(self, uuid: str) -> None:
+        """Note that a checkpoint was committed; called on the chief, between two batches.
+
+        With asynchronous saves, this is some batches after the checkpoint's. If the process is
+        killed between the commit and this call, there is no call for this checkpoint.
+
+        Args:
+            uuid: The checkpoint.
         """
 
 

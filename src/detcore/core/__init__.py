@@ -21,6 +21,7 @@ with core.init(max_length={"batches": 1000}, resume=True) as context:
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.contract.values import TrialInfo, Unit
 from detcore.core.channel import Channel
+from detcore.core.cluster_info import ClusterInfo, get_cluster_info
 from detcore.core.context_opening import read_trial_info
 from detcore.core.context_options import (
     EarlyExitReason,
@@ -40,6 +41,7 @@ from detcore.distributed import DistributedContext
 __all__ = [
     "Channel",
     "CheckpointContext",
+    "ClusterInfo",
     "Context",
     "DistributedContext",
     "DownloadMode",
@@ -55,6 +57,7 @@ __all__ = [
     "TrialInfo",
     "Unit",
     "describe_cause",
+    "get_cluster_info",
     "init",
     "read_trial_info",
     "script_file",

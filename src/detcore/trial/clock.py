@@ -258,7 +258,8 @@ class ScheduledPollingClock(PollingClock):
         return previous_best
 
     def _get_searcher_value(self, metrics: Mapping[str, Any]) -> float:
-        name = str(self._settings.metric)
+        # A standalone script may have no metric.
+        name = self._settings.metric or next(iter(metrics), "")
         if name not in metrics:
             closest = closest_match(name, metrics)
             hint = f" Did you mean {closest!r}?" if closest else ""

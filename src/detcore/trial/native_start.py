@@ -38,6 +38,8 @@ class NativeStart:
         info: The trial's identity. For a standalone script, its ids are 0 until training starts.
         distributed: This worker's rank and its peers.
         has_length: Whether the configuration gives the training length.
+        has_metric: Whether it gives the searcher's metric. Otherwise none is recorded, and each
+            validation counts as the best.
     """
 
     framework: Framework
@@ -45,6 +47,7 @@ class NativeStart:
     distributed: DistributedContext
     config: ExperimentConfig | None = None
     has_length: bool = True
+    has_metric: bool = True
 
     def setup(self) -> TrialSetup:
         """Return the values for creating the context."""
@@ -62,21 +65,31 @@ class NativeStart:
             test_mode=info.test_mode,
         )
 
-    def train(self, trial: Trial, context: TrialContext, length: Mapping[str, int] | None) -> None:
+    def train(
+        self,
+        trial: Trial,
+        context: TrialContext,
+        length: Mapping[str, int] | None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ) -> None:
         """Record the experiment, if this is a standalone script, and train.
 
         Args:
             trial: Adapter for the script's objects.
             context: Context created from `setup`.
             length: Training length, such as ``{"batches": 100}``, if the configuration gives none.
+            settings: Fields of `TrialSettings` that replace those of the experiment.
+            resume: Whether a standalone script continues its last start, as in `core.init`.
 
         Raises:
             SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
             DetcoreError: If the script violates a rule.
         """
         script = self._describe_script(context, length)
-        with core.init(distributed=context.distributed, script=script) as opened:
-            with open_trial(opened, self.framework, context=context) as ready:
+        with core.init(distributed=context.distributed, script=script, resume=resume) as opened:
+            with open_trial(opened, self.framework, context=context, settings=settings) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:
                 raise SystemExit(_EXIT_TEMPFAIL)
@@ -88,13 +101,15 @@ class NativeStart:
         config = self.config
         if config is None:
             return core.ScriptExperiment()
+        plain = config.model_dump(mode="json")
         if length is not None and not self.has_length:
-            plain = config.model_dump(mode="json")
             plain["searcher"][_LENGTH_FIELD] = dict(length)
-            config = type(config).model_validate(plain)
+            plain = type(config).model_validate(plain).model_dump(mode="json")
+        if not self.has_metric:
+            del plain["searcher"]["metric"]
         setup = context.setup
         return core.ScriptExperiment(
-            config=config.model_dump(mode="json"),
+            config=plain,
             hparams=setup.hparams,
             seed=setup.seed,
             name=setup.config.get("name"),
@@ -120,6 +135,7 @@ def start_native(
     context_dir: str | os.PathLike[str] = "",
     command: object = None,
     master_url: object = None,
+    distributed: DistributedContext | None = None,
 ) -> NativeStart:
     """Read the arguments of a native form's ``init``, and prepare this process for training.
 
@@ -132,6 +148,8 @@ def start_native(
         context_dir: Directory of the code to copy into checkpoints. Default: only the script.
         command: Only for clusters; must be None.
         master_url: Only for clusters; must be None.
+        distributed: This worker's rank and its peers. Default: the workers that a launcher started,
+            or a single worker.
 
     Raises:
         InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
@@ -143,13 +161,17 @@ def start_native(
         if not isinstance(value, bool):
             raise ConfigError(f"{name} is {describe(value)}; expected True or False")
     environment = read_environment()
+    workers = distributed or _find_workers()
     if environment.trial_info is None:
-        return _start_script(framework, config, bool(test), _check_code_directory(context_dir))
+        code_dir = _check_code_directory(context_dir)
+        return _start_script(framework, config, bool(test), code_dir, workers)
     if config is not None:
         logging.getLogger("detcore.trial").info(
             "the config passed to init is ignored: the experiment file is used instead"
         )
-    return _start_trial(framework, core.read_trial_info(environment))
+    info = core.read_trial_info(environment)
+    prepare_process(framework, info, workers)
+    return NativeStart(framework=framework, info=info, distributed=workers)
 
 
 def _refuse_cluster(**arguments: Any) -> None:
@@ -175,15 +197,12 @@ def _check_code_directory(context_dir: str | os.PathLike[str]) -> str:
     return str(folder)
 
 
-def _start_trial(framework: Framework, info: TrialInfo) -> NativeStart:
-    """Return the start of a trial of ``detcore run``."""
-    distributed = _find_workers()
-    prepare_process(framework, info, distributed)
-    return NativeStart(framework=framework, info=info, distributed=distributed)
-
-
 def _start_script(
-    framework: Framework, raw_config: Any, test: bool, code_folder: str
+    framework: Framework,
+    raw_config: Any,
+    test: bool,
+    code_folder: str,
+    distributed: DistributedContext,
 ) -> NativeStart:
     """Return the start of a standalone script, whose trial is recorded when training starts."""
     from detcore.config import ExperimentConfig, resolve_constants, smoke_config, trial_seed
@@ -198,7 +217,6 @@ def _start_script(
         )
     if test:
         config, has_length = smoke_config(config), True
-    distributed = _find_workers()
     if distributed.size > 1:
         # Without a configured seed, each worker has drawn a different one. All use the chief's.
         chief_config = distributed.broadcast(config.model_dump(mode="json"))

@@ -16,6 +16,7 @@ from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
     SteppingController,
+    SupportsCommit,
     SupportsFinish,
     SupportsStartFrom,
     SupportsStateTensors,
@@ -120,6 +121,9 @@ class OpenTrial:
         record = build_trial_record(
             core.info, framework.name, _find_entrypoint(core.info, type(trial))
         )
+        listener: object = controller
+        if isinstance(listener, SupportsCommit):
+            core.checkpoint.on_commit = listener.on_commit
         try:
             return self._run_controller(
                 controller, _make_saver(core, core.info, record, code_files)
@@ -129,6 +133,7 @@ class OpenTrial:
             core.finish_saving(error)
             raise
         finally:
+            core.checkpoint.on_commit = None
             controller.close()
 
     def _run_controller(self, controller: Controller, saver: TrialSaver) -> Outcome:
@@ -173,6 +178,7 @@ def open_trial(
     framework: Framework,
     *,
     context: TrialContext | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenTrial]:
     """Prepare this process for a trial and create its context, before the trial object exists.
 
@@ -183,7 +189,9 @@ def open_trial(
         core: An open context with the trial's identity (``core.info``).
         framework: The framework that trains it.
         context: A context that was created before the trial was known, after `prepare_process`. It
-            is assigned to the trial here. Default: a new context.
+            is assigned to the trial here, and keeps hyperparameters that the trial does not have.
+            Default: a new context.
+        settings: Fields of `TrialSettings` that replace those of the experiment.
 
     Raises:
         InvalidExperimentError: If the core context belongs to no trial.
@@ -196,10 +204,15 @@ def open_trial(
         prepare_process(framework, info, core.distributed)
     with _open_ledger(core, info) as ledger, _open_digests(core, info) as digests:
         setup = _make_setup(core, info, ledger, digests)
+        if settings:
+            changed = dataclasses.replace(setup.settings, **settings)
+            setup = dataclasses.replace(setup, settings=changed)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
-            context.setup, context.distributed = setup, setup.distributed
+            hparams = {**context.setup.hparams, **setup.hparams}
+            context.setup = dataclasses.replace(setup, hparams=hparams)
+            context.distributed = setup.distributed
         yield OpenTrial(core, framework, context)
 
 
@@ -466,6 +479,13 @@ def _collect_versions(core: Context, framework: Framework) -> dict[str, str]:
 def _find_entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
     """Return the import path of a trial class."""
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
+    if trial_class.__module__ == "__main__":
+        from detcore.core import script_file
+
+        script, folder = script_file(), Path(info.model_dir)
+        if script is not None:
+            file = script.relative_to(folder) if script.is_relative_to(folder) else script.name
+            return f"{file}:{trial_class.__qualname__}"
     entrypoint = info.settings.entrypoint
     if isinstance(entrypoint, str) and entrypoint.endswith(f".py:{trial_class.__qualname__}"):
         return entrypoint  # the module name does not identify the file

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
+from detcore_torch.libraries import torch
+from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.user_attributes import UserAttributes
 
 _ATTRIBUTES = "attributes of callbacks"
+_ENTRIES = "entries of checkpoint hooks"
+_FILE_HOOKS = ("on_checkpoint_end", "on_checkpoint_write_end")
 
 
 class PyTorchCallback:
@@ -49,8 +53,19 @@ class PyTorchCallback:
             batch_metrics: The metrics of each of these batches.
         """
 
+    def on_before_optimizer_step(self, parameters: Iterable[Any]) -> None:
+        """Called before an optimizer updates its parameters, after ``clip_grads``.
+
+        Args:
+            parameters: The optimizer's parameters, whose gradients are unscaled and combined over
+                batches and workers.
+        """
+
     def on_validation_start(self) -> None:
         """Called before a validation."""
+
+    def on_validation_step_start(self) -> None:
+        """Called right after `on_validation_start`; its name in early releases of Determined."""
 
     def on_validation_epoch_start(self) -> None:
         """Called before the first batch of a validation."""
@@ -62,8 +77,29 @@ class PyTorchCallback:
             outputs: The results of ``evaluate_batch`` for each batch of this worker.
         """
 
+    def on_validation_step_end(self, metrics: Mapping[str, Any]) -> None:
+        """Called right before `on_validation_end`; its name in early releases of Determined."""
+
     def on_validation_end(self, metrics: Mapping[str, Any]) -> None:
         """Called after a validation, with its metrics over all workers."""
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Called before the state is saved in a checkpoint.
+
+        Args:
+            checkpoint: Empty at first, and the same for all callbacks. Tensors, arrays and plain
+                values that are added to it become part of the checkpoint.
+        """
+
+    def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+        """Called before the state of a checkpoint is restored.
+
+        Args:
+            checkpoint: The entries that `on_checkpoint_save_start` added.
+        """
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Called as `on_checkpoint_write_end`; its name in early releases of Determined."""
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         """Called when this worker's files of a checkpoint are written, before it is committed.
@@ -74,12 +110,61 @@ class PyTorchCallback:
             checkpoint_dir: The directory. Files added to it become part of the checkpoint.
         """
 
+    def on_checkpoint_upload_end(self, uuid: str) -> None:
+        """Called when a checkpoint was committed, on the chief only, between two batches.
+
+        Args:
+            uuid: The checkpoint. If the process is killed right after the commit, the method is not
+                called for it.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in checkpoints: tensors, arrays and plain values."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
+
+
+class ClipGradsL2Norm(PyTorchCallback):
+    """Clips the gradients of each optimizer by their norm.
+
+    Args:
+        clip_value: The maximum norm.
+    """
+
+    def __init__(self, clip_value: float) -> None:
+        self._clip_value = clip_value
+
+    def on_before_optimizer_step(self, parameters: Iterable[Any]) -> None:
+        """Clip."""
+        torch.nn.utils.clip_grad_norm_(parameters, self._clip_value)
+
+
+class ClipGradsL2Value(PyTorchCallback):
+    """Clips each element of the gradients of each optimizer.
+
+    Args:
+        clip_value: The maximum absolute value.
+    """
+
+    def __init__(self, clip_value: float) -> None:
+        self._clip_value = clip_value
+
+    def on_before_optimizer_step(self, parameters: Iterable[Any]) -> None:
+        """Clip."""
+        torch.nn.utils.clip_grad_value_(parameters, self._clip_value)
+
+
+class CheckpointEntries(dict[str, Any]):
+    """The entries of a checkpoint that callbacks added."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(
+            f"the checkpoint has no entry {name!r}. It holds what on_checkpoint_save_start added: "
+            f"{', '.join(self) or 'nothing'}. Models and optimizers are saved and restored without "
+            "hooks; read them from the context"
+        )
 
 
 class Callbacks:
@@ -110,18 +195,42 @@ class Callbacks:
             _check_hooks(name, callback)
         self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
         self._attributes = UserAttributes(self._callbacks, ignored_objects=ignored_objects)
+        self._entries = CheckpointEntries()
 
     def call_hook(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, in order."""
         for callback in self._callbacks.values():
             getattr(callback, hook)(*arguments)
 
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether a callback defines one of these hooks."""
+        return any(
+            getattr(type(callback), hook) is not getattr(PyTorchCallback, hook)
+            for callback in self._callbacks.values()
+            for hook in hooks
+        )
+
     @property
     def reads_checkpoints(self) -> bool:
         """Whether a callback reads the files of checkpoints."""
-        default = PyTorchCallback.on_checkpoint_write_end
-        methods = (type(callback).on_checkpoint_write_end for callback in self._callbacks.values())
-        return any(method is not default for method in methods)
+        return self.overrides(*_FILE_HOOKS)
+
+    def start_save(self) -> None:
+        """Call ``on_checkpoint_save_start``, and keep the added entries for `state_dict`."""
+        self._entries = CheckpointEntries()
+        if self.overrides("on_checkpoint_save_start"):
+            with preserved_generators():
+                self.call_hook("on_checkpoint_save_start", self._entries)
+
+    def finish_files(self, directory: str) -> None:
+        """Call the hooks that read and add files of a checkpoint."""
+        for hook in _FILE_HOOKS:
+            self.call_hook(hook, directory)
+
+    def start_load(self, states: Mapping[str, Any]) -> None:
+        """Call ``on_checkpoint_load_start`` with the entries in a result of `state_dict`."""
+        entries = CheckpointEntries(states.get(_ENTRIES, {}))
+        self.call_hook("on_checkpoint_load_start", entries)
 
     def start_training(self) -> None:
         """Call ``on_training_start``, then restore the checkpoint's attributes again."""
@@ -133,7 +242,8 @@ class Callbacks:
         states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
         attributes = self._attributes.capture()
         return states | {
-            _ATTRIBUTES: {name: changes for name, changes in attributes.items() if changes}
+            _ATTRIBUTES: {name: changes for name, changes in attributes.items() if changes},
+            _ENTRIES: dict(self._entries),
         }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from detcore.trial import create_trial_from_code, find_checkpoint_directory, read_trial_file
 from detcore_torch.pytorch_context import PyTorchTrialContext
 from detcore_torch.state.shared_state import load_models
+
+if TYPE_CHECKING:
+    from detcore_torch.pytorch_trial import PyTorchTrial
 
 _FRAMEWORK = "torch"
 _INSTEAD = """\
@@ -40,15 +43,23 @@ def load_model_from_checkpoint_path(
     return models[0] if len(models) == 1 else tuple(models)
 
 
-def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
+def load_trial_from_checkpoint_path(
+    path: str | os.PathLike[str],
+    trial_class: type[PyTorchTrial] | None = None,
+    trial_kwargs: Mapping[str, Any] | None = None,
+    torch_load_kwargs: Mapping[str, Any] | None = None,
+) -> Any:
     """Create the trial of a checkpoint, and load the checkpoint's weights into its models.
 
-    **This runs code from the checkpoint**: it imports the trial class in the directory ``code/``
-    and calls ``__init__``. Load only checkpoints from people you trust, or use
-    `load_weights_from_checkpoint_path` with your own model, which does not run such code.
+    **This runs code from the checkpoint** unless `trial_class` is given: it imports the trial class
+    in the directory ``code/`` and calls ``__init__``. Load only checkpoints from people you trust,
+    or use `load_weights_from_checkpoint_path` with your own model, which does not run such code.
 
     Args:
         path: Directory of the checkpoint, such as ``detcore checkpoint download`` creates.
+        trial_class: The trial's class; None for the class in the checkpoint.
+        trial_kwargs: Arguments of `trial_class` after the context.
+        torch_load_kwargs: Ignored; accepted for compatibility.
 
     Returns:
         The trial. Its optimizers are in their initial state.
@@ -61,8 +72,12 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
     folder = find_checkpoint_directory(path)
     record = read_trial_file(folder, _FRAMEWORK)
     context = PyTorchTrialContext.from_config(record["config"])
-    with create_trial_from_code(folder, record["trial_class"], context, instead=_INSTEAD) as trial:
-        pass
+    if trial_class is not None:
+        trial = trial_class(context, **(trial_kwargs or {}))
+    else:
+        code = create_trial_from_code(folder, record["trial_class"], context, instead=_INSTEAD)
+        with code as trial:
+            pass
     load_models(context.models, folder)
     trial.context = context
     return trial

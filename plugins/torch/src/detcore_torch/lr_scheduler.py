@@ -63,6 +63,15 @@ class LRScheduler:
                 "PyTorchCallback."
             )
 
+    def step(self, *arguments: Any) -> None:
+        """Step the scheduler, in the mode ``MANUAL_STEP``."""
+        self.scheduler.step(*arguments)
+
+    def get_last_lr(self) -> list[float]:
+        """Return the current learning rate of each parameter group."""
+        rates: list[float] = self.scheduler.get_last_lr()
+        return rates
+
     def after_batch(self, batch_index: int, *, aggregation: int, epoch_length: int) -> None:
         """Step the scheduler as many times as is due after a batch.
 

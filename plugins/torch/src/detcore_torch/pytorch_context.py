@@ -8,13 +8,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from detcore.errors import (
     ContextStateError,
     InvalidExperimentError,
     InvalidModelError,
     describe,
 )
-from detcore.trial import TrialContext
+from detcore_torch.determined_context import DeterminedContext, ExperimentalContext
 from detcore_torch.libraries import torch
 from detcore_torch.lr_scheduler import LRScheduler
 from detcore_torch.metric_reducers import FunctionReducer, MetricReducer, WrappedReducer
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from detcore.trial import TrialSetup
 
 
-class PyTorchTrialContext(TrialContext):
+class PyTorchTrialContext(DeterminedContext):
     """The context of a `detcore_torch.PyTorchTrial`.
 
     Attributes:
@@ -34,7 +36,11 @@ class PyTorchTrialContext(TrialContext):
         scalers: The gradient scalers, in order.
         reducers: The reducers of metrics, in order.
         group: The workers' process group.
+        experimental: Options of Determined's trials.
+        before_update: Called with an optimizer's parameters before it updates them, or None.
     """
+
+    before_update: Callable[[list[Any]], object] | None = None
 
     def __init__(self, setup: TrialSetup) -> None:
         super().__init__(setup)
@@ -53,6 +59,8 @@ class PyTorchTrialContext(TrialContext):
         self._epoch_length: int | None = None
         self._is_stepping = False
         self._is_ready = False
+        self.experimental = ExperimentalContext(self)
+        self._has_scaled_step = False
 
     @functools.cached_property
     def device(self) -> Any:
@@ -64,11 +72,14 @@ class PyTorchTrialContext(TrialContext):
     def to_device(self, data: Any) -> Any:
         """Move tensors, also in dicts, lists and tuples, to this worker's device.
 
-        For other objects with a method ``to``, such as a ``PackedSequence`` or a tokenizer batch,
-        that method is called.
+        NumPy arrays of numbers become tensors. For other objects with a method ``to``, such as a
+        ``PackedSequence`` or a tokenizer batch, that method is called.
         """
         if isinstance(data, torch.Tensor):
             return data.to(self.device, non_blocking=True)
+        if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
+            is_usable = data.flags.writeable and all(stride >= 0 for stride in data.strides)
+            return torch.from_numpy(data if is_usable else data.copy()).to(self.device)
         if hasattr(data, "to"):
             return data.to(self.device)
         if isinstance(data, Mapping):
@@ -78,6 +89,10 @@ class PyTorchTrialContext(TrialContext):
         if isinstance(data, list | tuple):
             return type(data)(self.to_device(value) for value in data)
         return data
+
+    def move_batch(self, batch: Any) -> Any:
+        """Move a batch to the device, unless the trial moves its batches itself."""
+        return self.to_device(batch) if self.experimental.moves_batches else batch
 
     def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
         """Move a model to the device, and average its gradients over the workers.
@@ -119,12 +134,21 @@ class PyTorchTrialContext(TrialContext):
         self._wrapped.append(wrapped)
         return wrapped
 
-    def wrap_optimizer(self, optimizer: Any, backward_passes_per_step: int = 1) -> Any:
+    def wrap_optimizer(
+        self,
+        optimizer: Any,
+        backward_passes_per_step: int = 1,
+        fp16_compression: bool | None = None,
+        average_aggregated_gradients: bool | None = None,
+    ) -> Any:
         """Register an optimizer, so that its state is part of checkpoints.
 
         Args:
             optimizer: An optimizer over parameters of a model that `wrap_model` returned.
             backward_passes_per_step: Ignored; accepted for compatibility.
+            fp16_compression: Ignored; set ``optimizations.gradient_compression``.
+            average_aggregated_gradients: Whether sums of several batches are divided by their
+                number, for all optimizers; None for ``optimizations``.
 
         Returns:
             The same optimizer.
@@ -144,6 +168,8 @@ class PyTorchTrialContext(TrialContext):
                 "Call context.wrap_model first, and create the optimizer from the parameters of "
                 "the model that it returns."
             )
+        if average_aggregated_gradients is not None:
+            self._average = average_aggregated_gradients
         if self._aggregation > 1:
             optimizer.register_step_pre_hook(self._refuse_direct_step)
         self.optimizers.append(optimizer)
@@ -248,6 +274,8 @@ class PyTorchTrialContext(TrialContext):
                 f"backward was given {describe(loss)}, not a tensor.\n"
                 "Pass the loss as the loss function returned it, without item() or float()."
             )
+        if self.experimental.scaler is not None:
+            loss = self.experimental.scaler.scale(loss)
         loss.backward(gradient, retain_graph=retain_graph, create_graph=create_graph)
 
     def step_optimizer(
@@ -277,15 +305,19 @@ class PyTorchTrialContext(TrialContext):
             )
         if not self.is_update_batch:
             return
+        if scaler is None and self.experimental.scaler is not None:
+            scaler = self.experimental.scaler
+            self._has_scaled_step = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if self._aggregation > 1 and self._average:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(self._aggregation)
-        if clip_grads is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            clip_grads(parameters)
+        readers = [call for call in (clip_grads, self.before_update) if call is not None]
+        if readers and scaler is not None:
+            scaler.unscale_(optimizer)
+        for call in readers:
+            call(parameters)
         self._is_stepping = True
         try:
             optimizer.step() if scaler is None else scaler.step(optimizer)
@@ -345,7 +377,11 @@ class PyTorchTrialContext(TrialContext):
             if not self.is_update_batch:
                 # Workers average gradients once per update. Forward passes must also know it.
                 self._without_exchange(stack)
+            self._enter_autocast(stack)
             yield
+        if self._has_scaled_step:
+            self._has_scaled_step = False
+            self.experimental.scaler.update()
         for scheduler in self.lr_schedulers:
             scheduler.after_batch(
                 batch_index, aggregation=self._aggregation, epoch_length=epoch_length
@@ -364,6 +400,7 @@ class PyTorchTrialContext(TrialContext):
             with contextlib.ExitStack() as stack:
                 self._without_exchange(stack)
                 stack.enter_context(torch.no_grad())
+                self._enter_autocast(stack)
                 yield
         finally:
             self._batch_index = batch_index
@@ -387,6 +424,11 @@ class PyTorchTrialContext(TrialContext):
     def share_buffers(self) -> None:
         """Copy the chief's buffers to all workers (statistics of batch normalization, ...)."""
         self.group.broadcast_from_chief(b for model in self.models for b in model.buffers())
+
+    def _enter_autocast(self, stack: contextlib.ExitStack) -> None:
+        if self.experimental.scaler is not None:
+            is_enabled = self.experimental.scaler.is_enabled()
+            stack.enter_context(torch.autocast(self.device.type, enabled=is_enabled))
 
     def _without_exchange(self, stack: contextlib.ExitStack) -> None:
         for wrapped in self._wrapped:

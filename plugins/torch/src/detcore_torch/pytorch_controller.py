@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,10 @@ class TorchController:
         saved_objects = [context, *context.list_saved_objects()]
         callbacks = trial.build_callbacks()
         self._callbacks = Callbacks(callbacks, [trial, *saved_objects])
+        if self._callbacks.overrides("on_before_optimizer_step"):
+            context.before_update = functools.partial(
+                self._callbacks.call_hook, "on_before_optimizer_step"
+            )
         saved_objects += [*callbacks.values(), loader, held_out]
         models = {f"model {index}": model for index, model in enumerate(context.models)}
         self._attributes = UserAttributes(
@@ -124,8 +129,9 @@ class TorchController:
     def save(self, directory: Path) -> None:
         """Write the training state; workers other than the chief write only their own part."""
         self._announce_start()
+        self._callbacks.start_save()
         self._state.save(directory)
-        self._callbacks.call_hook("on_checkpoint_write_end", str(directory))
+        self._callbacks.finish_files(str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state that `save` would write; return a function that writes the copy."""
@@ -133,7 +139,12 @@ class TorchController:
             self.save(directory)
             return lambda: None  # the files have already been written
         self._announce_start()
+        self._callbacks.start_save()
         return self._state.snapshot(directory)
+
+    def on_commit(self, uuid: str) -> None:
+        """Call the callbacks' ``on_checkpoint_upload_end``."""
+        self._callbacks.call_hook("on_checkpoint_upload_end", uuid)
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the last checkpoint."""
@@ -152,6 +163,7 @@ class TorchController:
         worker_dir = self._context.worker_directory(directory)
         worker = WorkerState(worker_dir or directory)
         folders = [] if worker_dir is not None else sorted((directory / "workers").glob("*"))
+        worker.start_restoring(self._callbacks)
         self._state.restore(directory)
         self._state.batches = worker.batches
         self._feed.seek(self._state.batches)
@@ -215,7 +227,7 @@ class TorchController:
             self._digests.log(number + 1, batch.records, lambda: list_arrays(batch.data))
         self._context.share_buffers()
         with self._context.training_batch(number, self._epoch_length):
-            returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
+            returned = self._trial.train_batch(self._context.move_batch(batch.data), epoch, number)
         unit.add_batch(returned, len(batch.records))
         self._state.batches += 1
         if within + 1 == self._epoch_length:

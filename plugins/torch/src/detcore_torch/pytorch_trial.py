@@ -96,8 +96,8 @@ class PyTorchTrial(Trial):
         """Evaluate all validation data in one call, on the chief only.
 
         Args:
-            data_loader: An iterable over all batches of the validation data, not moved to the
-                device (see ``context.to_device``).
+            data_loader: A ``torch.utils.data.DataLoader`` over all batches of the validation data,
+                not moved to the device (see ``context.to_device``).
 
         Returns:
             Metrics by name: scalar tensors and numbers.

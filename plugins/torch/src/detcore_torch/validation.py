@@ -9,6 +9,7 @@ from detcore.errors import InvalidExperimentError, MetricError, describe
 from detcore.metrics import MetricReducer as BatchReducer
 from detcore.trial import ValidationResult
 from detcore_torch.data.data_loader import BatchStream, DataLoader
+from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import Reducer, as_number, batch_reducer, reduce_over_workers
 from detcore_torch.pytorch_trial import PyTorchTrial
 
@@ -51,6 +52,7 @@ class Evaluation:
         seed = context.get_trial_seed()
         order = loader.order(seed=seed, rank=rank, world_size=world_size)
         self.num_batches = 1 if context.test_mode else order.batches_per_epoch
+        self._loader = loader
         self._stream = BatchStream(
             loader,
             order,
@@ -63,6 +65,7 @@ class Evaluation:
     def run(self) -> ValidationResult:
         """Evaluate the models; the result is the same on all workers."""
         self._callbacks.call_hook("on_validation_start")
+        self._callbacks.call_hook("on_validation_step_start")
         custom = [reducer for reducer in self._context.reducers if reducer.for_validation]
         for reducer in custom:
             reducer.reducer.reset()
@@ -72,6 +75,7 @@ class Evaluation:
         metrics = {**result.metrics, **reduce_over_workers(custom, self._context.distributed)}
         for reducer in self._context.reducers:
             reducer.reducer.reset()
+        self._callbacks.call_hook("on_validation_step_end", metrics)
         self._callbacks.call_hook("on_validation_end", metrics)
         return ValidationResult(metrics, result.n_records)
 
@@ -82,7 +86,7 @@ class Evaluation:
         outputs: list[Any] = []
         num_records = 0
         for batch in self._stream:
-            outcome = self._trial.evaluate_batch(self._context.to_device(batch.data))
+            outcome = self._trial.evaluate_batch(self._context.move_batch(batch.data))
             outputs.append(outcome)
             num_records += len(batch.records)
             for name, value in _check_mapping(outcome).items():
@@ -108,7 +112,7 @@ class Evaluation:
         place = self._context.distributed
         outcome: tuple[dict[str, float], int] | None = None
         if place.rank == 0:
-            counted = _CountedBatches(self._stream)
+            counted = EvaluationLoader(self._loader, self._stream, self.num_batches)
             metrics = _check_mapping(self._trial.evaluate_full_dataset(counted))
             numbers = {name: as_number(name, value) for name, value in metrics.items()}
             outcome = numbers, counted.num_records
@@ -129,14 +133,32 @@ class Evaluation:
         return self._reducers[name]
 
 
-class _CountedBatches:
-    """An iterable over all batches that counts the records in them."""
+class EvaluationLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # untyped
+    """All batches of the validation data, for ``evaluate_full_dataset``.
 
-    def __init__(self, stream: BatchStream) -> None:
+    Args:
+        loader: Description of the batches, whose attributes this loader has.
+        stream: The batches.
+        num_batches: Their number.
+
+    Attributes:
+        num_records: Records in the batches of the last iteration so far.
+    """
+
+    def __init__(self, loader: DataLoader, stream: BatchStream, num_batches: int) -> None:
+        super().__init__(
+            loader.dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn
+        )
         self._stream = stream
+        self._num_batches = num_batches
         self.num_records = 0
 
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return self._num_batches
+
     def __iter__(self) -> Any:
+        """Yield the batches, not moved to the device."""
         self.num_records = 0
         for batch in self._stream:
             self.num_records += len(batch.records)

@@ -25,6 +25,7 @@ MODULES = {
     "determined.keras": "detcore_keras",
     "determined.keras.callbacks": "detcore_keras.callbacks",
     "determined.pytorch": "detcore_torch",
+    "determined.tensorboard.metric_writers.pytorch": "detcore_torch",
 }
 """Modules, and the module that now contains the names of each."""
 
@@ -69,9 +70,12 @@ SAME = {
         "Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard", "TensorBoard",
     ),
     "determined.pytorch": (
-        "DataLoader", "LRScheduler", "MetricReducer", "PyTorchCallback", "PyTorchTrial",
-        "PyTorchTrialContext", "Reducer", "load_trial_from_checkpoint_path",
+        "Batch", "ClipGradsL2Norm", "ClipGradsL2Value", "DataLoader", "Epoch", "LRScheduler",
+        "MetricReducer", "PyTorchCallback", "PyTorchTrial", "PyTorchTrialContext", "Record",
+        "Reducer", "TrainUnit", "Trainer", "init", "load_trial_from_checkpoint_path",
+        "reset_parameters",
     ),
+    "determined.tensorboard.metric_writers.pytorch": ("TorchWriter",),
 }  # fmt: skip
 """Names that the module's counterpart in `MODULES` has under the same name."""
 
@@ -83,8 +87,10 @@ _METHODS = (
 """Functions of the client that are methods of the same name."""
 
 MOVED = {
+    "determined.ClusterInfo": "detcore.core:ClusterInfo",
     "determined.DistributedContext": "detcore.core:DistributedContext",
     "determined.LOG_FORMAT": "logging:BASIC_FORMAT",
+    "determined.TrialInfo": "detcore.core:TrialInfo",
     "determined.create": "detcore.experimental:create",
     "determined.errors.CheckpointStateException": "detcore.errors:CheckpointStateError",
     "determined.errors.InvalidCheckpointException": "detcore.errors:InvalidCheckpointError",
@@ -99,6 +105,7 @@ MOVED = {
     },
     "determined.experimental.client.get_model_by_id": "detcore.experimental:Determined().get_model",
     "determined.experimental.client.list_models": "detcore.experimental:Determined().get_models",
+    "determined.get_cluster_info": "detcore.core:get_cluster_info",
     "determined.keras.ArrayLike": "typing:Any",
     "determined.keras.DeterminedCallback": "detcore_keras:DetcoreCallback",
     "determined.keras.InputData": "typing:Any",
@@ -127,7 +134,16 @@ NOTES = {
     "determined.keras.DeterminedCallback": (
         "its arguments are others: DetcoreCallback(context); see docs/keras.md"
     ),
+    "determined.get_cluster_info": (
+        "it has trial, latest_checkpoint, task_type and user_data, and is None outside of "
+        "'detcore run'"
+    ),
     "determined.keras.KerasDataAdapter": "its argument data is called sequence",
+    "determined.pytorch.Trainer": (
+        "'detcore run' takes the length from searcher.max_length; a script that runs alone takes "
+        "it from fit"
+    ),
+    "determined.tensorboard.metric_writers.pytorch.TorchWriter": "pip install tensorboard",
 }
 """Advice for names that were rewritten."""
 
@@ -139,7 +155,6 @@ _ARRAYS = (
     "return the arrays (data, labels) themselves: detcore splits them into batches of "
     "context.get_per_slot_batch_size() records"
 )
-_LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
 _WORKSPACE = "workspace and project are only fields of the experiment file"
 _PLUGIN = "plugins define controllers; see docs/writing-a-plugin.md"
 _INIT = "use detcore.experimental.keras.init, or detcore.experimental.estimator.init"
@@ -168,21 +183,15 @@ _GONE = {
     "determined": {
         "CallbackTrialController LoopTrialController TrialController": _PLUGIN,
         "Categorical Constant Double Integer Log": _HPARAMS,
-        "ClusterInfo": f"{_NO_CLUSTER}; context.info has the information about a trial",
         "ExperimentConfig": "use context.get_experiment_config() or detcore.config",
         "LegacyTrial": "subclass the trial class of a plugin, or detcore.Trial",
         "NativeContext": "detcore.experimental.keras.init creates the context of a script",
         "Mode": _LOCAL,
         "RankInfo RendezvousInfo ResourcesInfo": _RANKS,
-        "TrialInfo": "detcore.core.TrialInfo is flat: context.info.hparams, .trial_id, ...",
         "cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
         "common": "it was internal; detcore.experimental has the client",
         "deploy": f"{_NO_CLUSTER}, so it needs no deployment",
         "exec": "'detcore run' starts the workers; delete the call",
-        "get_cluster_info": (
-            f"{_NO_CLUSTER}; inside 'with core.init() as context', context.info has hparams, "
-            "trial_id, trial_seed, latest_checkpoint"
-        ),
         "gpu": "query the framework for its devices",
         "horovod": (
             "context.distributed has ranks; horovod itself is imported as usual, with "
@@ -276,21 +285,35 @@ _GONE = {
         "get_rng_state set_rng_state": "random states are saved and restored automatically",
     },
     "determined.pytorch": {
-        "Batch Epoch TrainUnit": _LENGTHS,
         "CheckpointLoadContext": "use detcore_torch.load_trial_from_checkpoint_path",
-        "ClipGradsL2Norm ClipGradsL2Value": "pass clip_grads to context.step_optimizer",
         "DistributedBatchSampler RepeatBatchSampler SkipBatchSampler adapt_batch_sampler "
         "samplers": _SAMPLERS,
-        "PyTorchExperimentalContext experimental": (
-            "it was experimental; detcore has no counterpart"
-        ),
+        "PyTorchExperimentalContext": "context.experimental has its methods",
+        "experimental": "detcore has no batch inference; load the trial, and loop over the data",
         "PyTorchTrialController": _PLUGIN,
-        "Trainer init": "run a trial class with 'detcore run', or create",
         "data_length": "it was internal; write the few lines yourself",
         "deepspeed dsat": "detcore has no DeepSpeed plugin; use the Core API",
         "lightning": _LIGHTNING,
-        "reset_parameters": "write the few lines yourself",
         "to_device": "use context.to_device",
+    },
+    "determined.pytorch.DataLoader": {
+        "get_data_loader": "return the DataLoader itself: its batches are divided among workers",
+    },
+    "determined.pytorch.LRScheduler": {
+        "load_state_dict state_dict": "the scheduler's state is saved and restored automatically",
+    },
+    "determined.pytorch.PyTorchTrial": {
+        "build_model create_lr_scheduler optimizer": "wrap the objects in __init__",
+        "get_batch_length": "detcore counts the records that the sampler selects",
+    },
+    "determined.pytorch.PyTorchTrialContext": {
+        "get_lr_scheduler get_model get_optimizer": (
+            "keep the object that context.wrap_model returned"
+        ),
+        "reduce_metrics reset_reducers run_cross_slot_reduction": "detcore calls the reducers",
+    },
+    "determined.pytorch.TrainUnit": {
+        "should_stop": "detcore decides when a validation or a checkpoint is due",
     },
 }
 """Names that detcore does not have, by their modules, with advice."""

@@ -9,6 +9,7 @@ import warnings
 import libcst as cst
 
 from detcore_determined.migrate.early_scripts import rewrite_calls, rewrite_settings
+from detcore_determined.migrate.early_trials import rewrite_early_trials
 from detcore_determined.migrate.findings import Finding, Migrated
 from detcore_determined.migrate.imports import rewrite_imports, rewrite_statements
 from detcore_determined.migrate.rewriter import Rewriter
@@ -65,6 +66,7 @@ def _rewrite(source: str) -> Rewriter:
     rewrite_imports(rewriter, replaced)
     rewrite_texts(rewriter)
     rewrite_tensorflow(rewriter)
+    rewrite_early_trials(rewriter)
     if re.search(r"import[^\n]*\b(?:determined|detcore)|from (?:determined|detcore)", source):
         rewrite_settings(rewriter)
     rewrite_statements(rewriter)

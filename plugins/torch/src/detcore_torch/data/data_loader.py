@@ -106,6 +106,14 @@ class DataLoader:
             "persistent_workers": persistent_workers,
         }
 
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch, over all workers."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)
+        num_records = len(self.dataset if self.sampler is None else self.sampler)
+        size = int(self.batch_size or 1)
+        return num_records // size if self.drop_last else -(-num_records // size)
+
     def order(self, *, seed: int, rank: int = 0, world_size: int = 1) -> BatchOrder:
         """Return the records of each batch.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch.state.model_attributes import capture_metrics, restore_metrics
 from detcore_torch.state.random_generators import capture_generators, restore_generators
 from detcore_torch.state.state_files import StateFiles, read_state
+
+if TYPE_CHECKING:
+    from detcore_torch.callbacks import Callbacks
 
 _NAME = "worker"
 
@@ -95,6 +98,10 @@ class WorkerState:
     def restore_metrics(self, models: Sequence[Any]) -> None:
         """Restore the states of metrics in models."""
         restore_metrics(models, self._state.get("metrics", {}))
+
+    def start_restoring(self, callbacks: Callbacks) -> None:
+        """Call the callbacks' hook that precedes the restoration."""
+        callbacks.start_load(self._state.get("callbacks", {}))
 
     def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
         """Restore the callbacks' states."""
