@@ -23,7 +23,7 @@ from detcore_torch.metric_reducers import FunctionReducer, MetricReducer, Wrappe
 from detcore_torch.process_group import WorkerGroup, settle_buckets
 
 if TYPE_CHECKING:
-    from detcore.trial import TrialSetup
+    from detcore.trial import NativeStart, TrialSetup
 
 
 class PyTorchTrialContext(DeterminedContext):
@@ -38,9 +38,11 @@ class PyTorchTrialContext(DeterminedContext):
         group: The workers' process group.
         experimental: Options of Determined's trials.
         before_update: Called with an optimizer's parameters before it updates them, or None.
+        start: The start of a script that called `detcore_torch.init`, or None.
     """
 
     before_update: Callable[[list[Any]], object] | None = None
+    start: NativeStart | None = None
 
     def __init__(self, setup: TrialSetup) -> None:
         super().__init__(setup)

@@ -15,9 +15,9 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from detcore.core import DistributedContext
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidExperimentError, describe
 from detcore.trial import NativeStart, start_native
@@ -26,7 +26,6 @@ from detcore_torch.plugin import detcore_register_framework
 from detcore_torch.pytorch_context import PyTorchTrialContext
 
 if TYPE_CHECKING:
-    from detcore.core import DistributedContext
     from detcore_torch.pytorch_trial import PyTorchTrial
 
 _logger = logging.getLogger("detcore.torch")
@@ -79,39 +78,6 @@ class Record(TrainUnit):
     unit = Unit.RECORDS
 
 
-class TrainerContext(PyTorchTrialContext):
-    """The context of a script that trains with `Trainer`. `init` creates it.
-
-    Attributes:
-        start: The configuration, and the trial's identity.
-    """
-
-    def __init__(self, start: NativeStart, aggregation_frequency: int) -> None:
-        setup = start.setup()
-        if aggregation_frequency != 1:
-            gradients = dataclasses.replace(
-                setup.settings.gradients, aggregation_frequency=aggregation_frequency
-            )
-            settings = dataclasses.replace(setup.settings, gradients=gradients)
-            setup = dataclasses.replace(setup, settings=settings)
-        super().__init__(setup)
-        self.start = start
-
-    def get_tensorboard_path(self) -> Path:
-        """Return the directory for event files of this trial.
-
-        Raises:
-            ContextStateError: If a standalone script calls it before training began.
-        """
-        if self.setup.tensorboard_path is None:
-            raise ContextStateError(
-                "get_tensorboard_path() was called before trainer.fit().\n"
-                "The directory belongs to the trial, which is recorded when training begins.\n"
-                "Call it in a callback, or use context.get_tensorboard_writer()."
-            )
-        return super().get_tensorboard_path()
-
-
 @contextlib.contextmanager
 def init(
     *,
@@ -120,12 +86,12 @@ def init(
     distributed: DistributedContext | None = None,
     aggregation_frequency: int = 1,
     enable_tensorboard_logging: bool = True,
-) -> Iterator[TrainerContext]:
+) -> Iterator[PyTorchTrialContext]:
     """Create the context of a script that trains with `Trainer`.
 
     It seeds Python, NumPy and PyTorch. A standalone script trains in this process, or in the
-    processes that ``detcore launch`` started. If it is interrupted, its next start resumes. Under
-    ``detcore run``, with the script as ``entrypoint``, it trains the run's trial.
+    processes that torchrun or ``detcore launch`` started. If it is interrupted, its next start
+    resumes. Under ``detcore run``, with the script as ``entrypoint``, it trains the run's trial.
 
     Args:
         hparams: Hyperparameters by name. Those of the trial of ``detcore run`` replace and extend
@@ -148,13 +114,20 @@ def init(
     config = None
     if read_environment().trial_info is None:
         config = _make_config(hparams, exp_conf, aggregation_frequency)
-    start = start_native(detcore_register_framework(), config=config, distributed=distributed)
+    workers = distributed or DistributedContext.from_env()
+    start = start_native(detcore_register_framework(), config=config, distributed=workers)
     if config is not None:
         start = dataclasses.replace(start, has_metric="metric" in config["searcher"])
-    context = TrainerContext(start, aggregation_frequency)
-    context.setup = dataclasses.replace(
-        context.setup, hparams={**(hparams or {}), **context.setup.hparams}
-    )
+    setup = start.setup()
+    settings = setup.settings
+    if aggregation_frequency != 1:
+        gradients = dataclasses.replace(
+            settings.gradients, aggregation_frequency=aggregation_frequency
+        )
+        settings = dataclasses.replace(settings, gradients=gradients)
+    values = {**(hparams or {}), **setup.hparams}
+    context = PyTorchTrialContext(dataclasses.replace(setup, settings=settings, hparams=values))
+    context.start = start
     if hparams is not None:
         context.get_hparams()  # the script has them, so none is reported as unread
     context.set_enable_tensorboard_logging(enable_tensorboard_logging)
@@ -190,13 +163,14 @@ class Trainer:
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
-        if not isinstance(context, TrainerContext):
+        if context.start is None:
             raise ContextStateError(
                 f"Trainer was given {describe(context)}, which detcore_torch.init did not create.\n"
                 "Create the trial and the trainer inside:  with detcore_torch.init() as context:"
             )
         self._trial = trial
         self._context = context
+        self._start = context.start
         self._is_used = False
 
     def configure_profiler(self, *arguments: object, **options: object) -> None:
@@ -263,7 +237,7 @@ class Trainer:
         start.train(self._trial, self._context, length, settings=settings, resume=True)
 
     def _check_checkpoint(self, latest_checkpoint: str | None) -> None:
-        resumed_from = self._context.start.info.latest_checkpoint
+        resumed_from = self._start.info.latest_checkpoint
         if latest_checkpoint not in (None, resumed_from):
             raise InvalidExperimentError(
                 f"latest_checkpoint is {latest_checkpoint!r}, and this trial resumes from "
@@ -277,7 +251,7 @@ class Trainer:
         self, max_length: TrainUnit | None, *, is_test: bool
     ) -> tuple[NativeStart, Mapping[str, int] | None]:
         """Return the start, and the length of a standalone script that has no configured length."""
-        start = self._context.start
+        start = self._start
         given = None if max_length is None else max_length.to_length("max_length")
         if start.config is None:
             configured = start.info.settings.max_length

@@ -32,7 +32,7 @@ class Trial(pytorch.PyTorchTrial):
         loss = torch.nn.functional.cross_entropy(self.model(features), labels)
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
-        self.writer.add_histogram("weights", self.model[0].weight, batch_idx)
+        self.writer.add_histogram("weights", next(self.model.parameters()), batch_idx)
         return {"loss": loss}
 
     def evaluate_batch(self, batch):

@@ -213,4 +213,6 @@ class WorkerClauses(FrameworkBase):
         assert check_end(run, TrialState.ERROR).error, f"the error has no message:\n{run.output}"
         assert not run.training, f"the trial trained {max(run.training, default=0)} batches"
         if not is_supported:
-            assert f"the framework {self.framework!r} supports only one worker" in run.output, run.output
+            assert f"the framework {self.framework!r} supports only one worker" in run.output, (
+                run.output
+            )
