@@ -353,19 +353,20 @@ def test_callbacks_run_in_order_and_keep_state(tmp_path: Path) -> None:
     lab.trial.callback.state["best"] += 2
     lab.save(tmp_path)
     lab.close()
-    validation = ["validation_start", "validation_epoch_start", "validation_epoch_end",
-                  "validation_end"]  # fmt: skip
+    validation = ["validation_start", "validation_step_start", "validation_epoch_start",
+                  "validation_epoch_end", "validation_step_end", "validation_end"]  # fmt: skip
     assert lab.trial.calls == [
         "trial_startup", *validation, "training_start", "training_epoch_start",
         "training_workload_end", "training_epoch_end", "training_workload_end",
-        "checkpoint_write_end", "trial_shutdown",
+        "checkpoint_end", "checkpoint_write_end", "trial_shutdown",
     ]  # fmt: skip
     later = Lab(NotedTrial, steps_completed=6).restore(tmp_path).train(7)
     state = later.trial.callback.state
     assert state["best"].tolist() == [2, 2]
     assert {**state, "best": 0} == {"epochs": 1, "best": 0, "history": [(1, 0.5)], 3: {"x"}}
     assert later.trial.calls == [
-        "trial_startup", "training_start", "training_epoch_start", "training_workload_end"
+        "checkpoint_load_start", "trial_startup", "training_start", "training_epoch_start",
+        "training_workload_end",
     ]  # fmt: skip
 
 

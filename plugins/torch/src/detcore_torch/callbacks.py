@@ -24,7 +24,7 @@ class PyTorchCallback:
     """
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
-        """Called once per process, before all other hooks.
+        """Called once per process, before all other hooks but `on_checkpoint_load_start`.
 
         Args:
             first_batch_idx: Batches trained before this process started.
