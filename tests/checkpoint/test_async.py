@@ -98,6 +98,26 @@ def test_async_save_is_complete_when_recorded(desk: Any) -> None:
     assert desk.saved == [save]
 
 
+def test_commits_are_announced_on_the_training_thread(desk: Any) -> None:
+    announced: list[tuple[str, str, threading.Thread]] = []
+    desk.on_commit = lambda uuid: announced.append(
+        (uuid, desk.states()[uuid], threading.current_thread())
+    )
+    gate = Gate()
+    first = desk.save_async(gate, META)
+    desk.poll()
+    assert announced == []
+    gate.opened.set()
+    desk.wait()
+    with desk.store_path(META) as (path, second):
+        (path / "weights").write_bytes(b"2")
+    desk.save_async(open_gate(error=OSError("bad disk")), META)
+    with pytest.raises(OSError, match="bad disk"):
+        desk.wait()
+    here = threading.current_thread()
+    assert announced == [(first, "COMPLETED", here), (second, "COMPLETED", here)]
+
+
 def test_async_saves_run_one_at_a_time_in_order(desk: Any) -> None:
     first, order = Gate(b"1"), list[str]()
 
