@@ -69,6 +69,20 @@ def test_summary_of_failed_run_suggests_fix() -> None:
     assert _make_summary(failed, "")[-1] == last
 
 
+def test_summary_of_run_without_checkpoint_suggests_correct_file() -> None:
+    failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
+    untrained = dataclasses.replace(
+        failed, trials=(dataclasses.replace(failed.trials[0], latest_checkpoint=None),)
+    )
+    start = "start again:  detcore run const.yaml"
+    assert _make_summary(untrained, start=start)[-2:] == [
+        "if the cause is in the experiment file, correct it and " + start,
+        "otherwise, fix the cause, then try again:  detcore run --resume 4",
+    ]
+    for summary in (_make_summary(failed, start=start), _make_summary(untrained)):
+        assert "edits of the file are ignored" in summary[-2]
+
+
 def test_summary_commands_name_server() -> None:
     lines = _make_summary(result([0.5, 0.75]), " --master http://host:8080")
     assert lines[2] == "best checkpoint:  detcore experiment best 4 --master http://host:8080"

@@ -73,7 +73,9 @@ def test_failure_is_reported_once(detcore: Detcore) -> None:
     finished = detcore("run", path, MODEL_DIR)
     assert finished.stdout.count("ZeroDivisionError: the user's own mistake") == 1
     assert "\nexperiment 1: error\n" in finished.stdout
-    assert finished.stdout.endswith("fix the cause, then try again:  detcore run --resume 1\n")
+    start = f"correct it and start again:  detcore run {path} {MODEL_DIR}\n"
+    last = "otherwise, fix the cause, then try again:  detcore run --resume 1\n"
+    assert finished.stdout.endswith(start + last)
     killed = detcore("run", detcore.config(entrypoint="kill -9 $$"), MODEL_DIR)
     assert killed.stdout.count("as after SIGKILL") == 1, killed.stdout
 
@@ -82,6 +84,7 @@ def test_wrong_metric_fails_once_with_command(detcore: Detcore) -> None:
     path = detcore.config(searcher__metric="val_los", max_restarts=5)
     finished = detcore("run", path, MODEL_DIR)
     assert finished.stdout.count("Did you mean 'val_loss'?") == 1, finished.stdout
+    assert finished.stdout.count("detcore run") == 1, finished.stdout
     assert "a resumed experiment keeps its configuration" in finished.stdout
     last = finished.stdout.splitlines()[-1]
     assert last.endswith("detcore run --resume 1 --set searcher.metric=val_loss")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,15 @@ class _Options:
         first = () if self.launcher is None else (f"launcher={json.dumps(self.launcher)}",)
         return (*first, *self.settings, *flags)
 
+    def describe_start(self, at: str) -> str | None:
+        """Return how to start again after a correction of the file; None for a resumed run."""
+        if self.config is None:
+            return None
+        if self.test_mode or self.list_settings():
+            return "start again with the same options"
+        paths = [str(path) for path in (self.config, self.model_dir) if path is not None]
+        return f"start again:  {shlex.join(['detcore', 'run', *paths])}{at}"
+
 
 def _check_options(options: _Options) -> None:
     """Raise a usage error for options that exclude each other."""
@@ -216,7 +226,7 @@ def _run_here(obj: CliContext, options: _Options) -> None:
                 launcher=options.launcher,
                 changes=parse_set_flags(options.settings),
             )
-    _print_result(result, display, as_json=options.as_json)
+    _print_result(result, display, options)
     raise SystemExit(_get_exit_code(result))
 
 
@@ -257,7 +267,7 @@ def _run_at(obj: CliContext, master: str, options: _Options) -> None:
         if options.as_json:
             click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
         raise SystemExit(0 if options.detach else _EXIT_INTERRUPTED) from None
-    _print_result(result, display, as_json=options.as_json, at=f" --master {session.url}")
+    _print_result(result, display, options, at=f" --master {session.url}")
     raise SystemExit(_get_exit_code(result))
 
 
@@ -283,8 +293,8 @@ def _get_exit_code(result: ExperimentResult) -> int:
     return codes.get(result.state.value, EXIT_ERROR)
 
 
-def _print_result(result: ExperimentResult, display: Any, *, as_json: bool, at: str = "") -> None:
-    if as_json:
+def _print_result(result: ExperimentResult, display: Any, options: _Options, at: str = "") -> None:
+    if options.as_json:
         # Printed last, so that programs find it on the last line.
         summary = {
             "experiment_id": result.experiment_id,
@@ -295,12 +305,17 @@ def _print_result(result: ExperimentResult, display: Any, *, as_json: bool, at: 
         click.echo(json.dumps(summary))
         return
     is_shown = result.error is not None and display.has_shown(printable(result.error))
-    for line in _make_summary(result, at, is_error_shown=is_shown):
+    start = options.describe_start(at)
+    for line in _make_summary(result, at, is_error_shown=is_shown, start=start):
         print_line(line)
 
 
 def _make_summary(
-    result: ExperimentResult, at: str = "", *, is_error_shown: bool = False
+    result: ExperimentResult,
+    at: str = "",
+    *,
+    is_error_shown: bool = False,
+    start: str | None = None,
 ) -> list[str]:
     lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
     if result.error and not is_error_shown:
@@ -324,14 +339,27 @@ def _make_summary(
     if state == "PAUSED":
         lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
     elif state == "ERROR":
-        has_any = any(trial.latest_checkpoint for trial in result.trials)
-        action = "resume from the latest checkpoint" if has_any else "try again"
-        lines.append("a resumed experiment keeps its configuration; edits of the file are ignored")
-        command = f"detcore run --resume {result.experiment_id}{at}{_suggest_metric(result)}"
-        lines.append(f"fix the cause, then {action}:  {command}")
+        lines += _suggest_repair(result, at, start)
     elif state == "COMPLETED":
         lines.append(f"details:  detcore experiment describe {result.experiment_id}{at}")
     return lines
+
+
+def _suggest_repair(result: ExperimentResult, at: str, start: str | None) -> list[str]:
+    """Return lines about how to continue after a failure."""
+    metric = _suggest_metric(result)
+    command = f"detcore run --resume {result.experiment_id}{at}{metric}"
+    has_any = any(trial.latest_checkpoint for trial in result.trials)
+    if start is not None and not metric and not has_any:  # nothing is lost by starting again
+        return [
+            f"if the cause is in the experiment file, correct it and {start}",
+            f"otherwise, fix the cause, then try again:  {command}",
+        ]
+    action = "resume from the latest checkpoint" if has_any else "try again"
+    return [
+        "a resumed experiment keeps its configuration; edits of the file are ignored",
+        f"fix the cause, then {action}:  {command}",
+    ]
 
 
 def _suggest_metric(result: ExperimentResult) -> str:

@@ -266,9 +266,7 @@ class ScheduledPollingClock(PollingClock):
             raise ConfigError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "
                 f"returned: {', '.join(sorted(metrics)) or 'no metrics'}.{hint}\n"
-                "Set searcher.metric in the experiment file to one of these. To resume this "
-                "experiment:\n"
-                f"  detcore run --resume ID --set searcher.metric={closest or 'NAME'}"
+                "Set searcher.metric to one of these."
             )
         try:
             value = float(metrics[name])
