@@ -250,6 +250,10 @@ def test_scripts_without_runner_are_compared(tmp_path: Path) -> None:
     )
     where = "step 40 (or an earlier step after 30 without a digest), loss, model.weights"
     assert f"trial 1 and trial 2 differ: {where}\n" in result.stdout
+    script.write_text("from detcore import core\nwith core.init(): pass\n")
+    assert detcore.python(script).code == 0
+    result = detcore("replay", 3)  # without digests
+    assert "error: trial 3 was trained by a command (python3 train.py)" in result.stderr
 
 
 @pytest.mark.soak

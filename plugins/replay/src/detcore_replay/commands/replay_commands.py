@@ -16,7 +16,7 @@ from detcore.errors import RunError
 from detcore_replay.commands.result_printing import print_check, print_divergence, to_document
 from detcore_replay.diverge.first_difference import check_steps, find_divergence
 from detcore_replay.recorded_runs import find_run
-from detcore_replay.training.step_replay import Replayer
+from detcore_replay.training.step_replay import Replayer, check_replayable
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
@@ -121,11 +121,13 @@ def replay(
         raise click.UsageError("--steps and --check both select steps; pass only one of them")
     with _open_replayer(context.obj) as (database, replayer):
         run = find_run(database, trial)
+        check_replayable(run)
         if run.digests is None:
             raise RunError(
                 f"{run.label} stored no step digests, so a replay cannot be compared with it.\n"
-                "Digests are recorded unless reproducibility.step_digests is 0.\n"
-                "Compare two runs by replaying both:  detcore diverge A B"
+                "A trial records digests from its first batch on, unless "
+                "reproducibility.step_digests is 0.\n"
+                f"To compare it with another run, replay both:  detcore diverge {trial} OTHER"
             )
         last = run.last_step
         if steps is not None and steps[1] > last:

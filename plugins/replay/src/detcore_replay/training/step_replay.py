@@ -128,7 +128,7 @@ class Replayer:
         Raises:
             RunError: If the run cannot be replayed here. The message has the reason.
         """
-        _check_replayable(run)
+        check_replayable(run)
         folder = self._scratch / str(next(self._counter))
         for name in ("trial", "checkpoints", "home"):
             (folder / name).mkdir(parents=True)
@@ -237,7 +237,8 @@ class Replayer:
         return str(folder / "source")
 
 
-def _check_replayable(run: Run) -> None:
+def check_replayable(run: Run) -> None:
+    """Raise RunError with the reason if a run cannot be replayed."""
     if not run.info.settings.is_trial_class:
         raise RunError(
             f"{run.label} was trained by a command ({run.info.settings.entrypoint}), which cannot "
