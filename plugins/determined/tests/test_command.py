@@ -37,7 +37,7 @@ def test_migrate_writes_once_and_keeps_permissions(tmp_path: Path) -> None:
     first = run(tmp_path, "model_def.py")
     assert first.returncode == 0
     assert first.stdout == "changed model_def.py (1 place)\n"
-    assert first.stderr == "1 file read, 1 changed, 0 places left to do by hand\n"
+    assert first.stderr == "1 file, 1 changed, 0 places left to do by hand\n"
     assert path.read_bytes() == NEW
     assert stat.S_IMODE(path.stat().st_mode) == 0o751
     before = path.stat()
@@ -76,7 +76,7 @@ def test_remaining_names_are_reported_with_position(tmp_path: Path) -> None:
     assert result.returncode == 1  # b.py cannot be read
     assert "a.py:3:5: left: determined.gpu: " in result.stdout
     assert "b.py:1:7: error: it is not valid Python: " in result.stdout
-    assert result.stderr.endswith("2 files read, 0 changed, 1 place left to do by hand, 1 error\n")
+    assert result.stderr.endswith("2 files, 0 changed, 1 place left to do by hand, 1 error\n")
     found = reports(tmp_path, ".")
     (finding,) = found["a.py"]["findings"]
     assert (finding["line"], finding["column"], finding["kind"]) == (3, 5, "left")

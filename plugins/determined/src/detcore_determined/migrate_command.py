@@ -71,7 +71,7 @@ def _print_reports(reports: list[FileReport], *, is_dry: bool, show_diff: bool) 
             click.echo(f"{report.path}:{finding}", err=show_diff)
     kinds = [finding.kind for report in reports for finding in report.findings]
     num_changed = sum(report.is_changed for report in reports)
-    words = [f"{_count_of(len(reports), 'file')} read", f"{num_changed} {verb}"]
+    words = [f"{_count_of(len(reports), 'file')}", f"{num_changed} {verb}"]
     words.append(f"{_count_of(kinds.count('left'), 'place')} left to do by hand")
     if kinds.count("note"):
         words.append(_count_of(kinds.count("note"), "note"))

@@ -190,7 +190,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _failed(path: Path, problem: str) -> FileReport:
-    return FileReport(path, 0, (Finding(1, 1, "", problem, "", "error"),))
+    return FileReport(path, 0, (Finding(0, 0, "", problem, "", "error"),))
 
 
 def _words(error: Exception) -> str:

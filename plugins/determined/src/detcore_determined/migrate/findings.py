@@ -11,8 +11,8 @@ class Finding:
     """A place in a file that needs attention.
 
     Attributes:
-        line: Line number, from 1.
-        column: Column, from 1, in characters.
+        line: Line number, from 1; 0 if the finding concerns the whole file.
+        column: Column, from 1, in characters; 0 likewise.
         name: The name in question, as written in the file or in full.
         problem: Description of the problem.
         advice: How to solve it.
@@ -30,7 +30,8 @@ class Finding:
     def __str__(self) -> str:
         subject = f"{self.name}: " if self.name else ""
         advice = f"; {self.advice}" if self.advice else ""
-        return f"{self.line}:{self.column}: {self.kind}: {subject}{self.problem}{advice}"
+        place = f"{self.line}:{self.column}:" if self.line else ""
+        return f"{place} {self.kind}: {subject}{self.problem}{advice}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
