@@ -148,6 +148,19 @@ def test_refusal_ends_with_advice(
     assert (len(proxy.seen) == 1) == (code == "AccessDenied")
 
 
+def test_missing_credentials_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "missing"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    storage = S3Storage(S3Settings.model_validate({"bucket": BUCKET, "deadline_s": 0.5}))
+    with pytest.raises(StorageError) as caught:
+        storage.replace("new", b"new")
+    message = f"writing new failed in {storage.url}: no AWS credentials were found.\nSet AWS_ACCESS"
+    assert str(caught.value).startswith(message)
+
+
 def test_run_survives_expired_credentials(
     credentials: Credentials, moto_proxy: FaultProxy, tmp_path: Path
 ) -> None:

@@ -293,7 +293,7 @@ class LocalStorage:
                     f"the checkpoint storage {self.url} cannot be used, because the directory "
                     f"{folder} cannot be created: {error.strerror}.\n"
                     "A part of the path is a file or a broken link, or the file system does not "
-                    "support directories, as /proc.\n"
+                    "support directories, such as /proc.\n"
                     "Use another directory, or remove the obstacle."
                 ) from error
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -300,9 +301,10 @@ class FsspecStorage(RemoteStorage):
 
     def _how_to_install(self, error: ImportError) -> str:
         extra = _EXTRAS.get(self._url.partition("://")[0])
-        if extra is None:
-            return str(error)
-        return f"Install it with: pip install 'detcore-storage[{extra}]'"
+        if extra is not None:
+            return f"Install it with: pip install 'detcore-storage[{extra}]'"
+        packages = re.findall(r'"([\w-]+)"', str(error))  # fsspec names them in quotes, or says how
+        return f"Install it with: pip install {' '.join(packages)}" if packages else str(error)
 
     def _connect(self) -> tuple[Any, str]:
         """Return a file system and the root's path in it."""

@@ -57,6 +57,8 @@ _SKEWED_CODE = "RequestTimeTooSkewed"
 _UNCLEAR_TIMEOUT_S = 20.0
 _REFUSALS = ("PermissionDeniedError", "UnauthenticatedError")  # obstore's errors
 _CODE_IN_TEXT = re.compile(r"<Code>(\w+)</Code>")
+# The credential provider's message, which obstore repeats within its own message.
+NO_CREDENTIALS = "no AWS credentials were found"
 T = TypeVar("T")
 
 
@@ -150,9 +152,15 @@ def _explain_refusals(what: str, url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        code = _find_code(error)
+        code, reason = _find_code(error), _clean_message(error)
         is_refused = type(error).__name__ in _REFUSALS or _find_status(error) == 403
-        if code == _SKEWED_CODE:
+        if NO_CREDENTIALS in reason:
+            reason = NO_CREDENTIALS
+            advice = (
+                "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or access_key and "
+                "secret_key of checkpoint_storage."
+            )
+        elif code == _SKEWED_CODE:
             advice = (
                 "The clock of this machine differs too much from the clock of the store. Fix the "
                 "clock (timedatectl set-ntp true), then try again."
@@ -169,7 +177,7 @@ def _explain_refusals(what: str, url: str) -> Iterator[None]:
             )
         else:
             raise
-        raise StorageError(f"{what} failed in {url}: {_clean_message(error)}.\n{advice}") from error
+        raise StorageError(f"{what} failed in {url}: {reason}.\n{advice}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

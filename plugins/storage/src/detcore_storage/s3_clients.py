@@ -16,6 +16,8 @@ import botocore.configprovider
 import botocore.session
 from obstore.store import S3Store
 
+from detcore_storage.retries import NO_CREDENTIALS
+
 if TYPE_CHECKING:
     from detcore_storage.storage_settings import S3Settings
 
@@ -103,10 +105,7 @@ class S3Clients:
     def _provide_credentials(self) -> Any:
         credentials = self._session.get_credentials()
         if credentials is None:
-            raise PermissionError(
-                "no AWS credentials were found; set access_key and secret_key, AWS_ACCESS_KEY_ID "
-                "and AWS_SECRET_ACCESS_KEY, or a profile"
-            )
+            raise PermissionError(NO_CREDENTIALS)
         frozen = credentials.get_frozen_credentials()
         return {
             "access_key_id": frozen.access_key,
