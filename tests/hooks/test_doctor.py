@@ -73,8 +73,17 @@ BREAKAGES = {
         source("import json\ndef broken(:\n"),
     ),
     "missing dependency": Breakage(
-        r"importing detcore_bad\.plugin needs the module 'no_such_module', which is not installed",
+        r"importing detcore_bad\.plugin needs the module 'no_such_module', which is not installed$",
+        bad(
+            modules={"detcore_bad.plugin": "import no_such_module.part"},
+            requires=["json; extra == 'fast'", "no-such-distribution"],
+        ),
+    ),
+    "undeclared dependency": Breakage(
+        r"needs the module 'no_such_module', which is not installed, and detcore-bad does not "
+        "require it",
         source("import no_such_module.part"),
+        f"{PIP} no_such_module",
     ),
     "name gone from a dependency": Breakage(
         r"importing detcore_bad\.plugin fails: ImportError: cannot import name 'gone' from 'json'"

@@ -150,7 +150,10 @@ def _make_import_problem(entry: PluginEntry, error: BaseException) -> PluginProb
             fix = install_command("--force-reinstall", "--no-deps", *entry.source)
         else:
             fault = f"importing {module} needs the module {missing!r}, which is not installed"
-            kind = "missing-dependency"  # pip installs the requirements of the distribution
+            kind = "missing-dependency"
+            if not _lacks_requirement(entry.distribution):  # otherwise, pip installs it
+                fault += f", and {entry.distribution} does not require it"
+                fix = install_command(top)
     elif path and isinstance(error, AttributeError) and module in sys.modules:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
         fault = f"module {module} has no object {path!r}{_suggest_name(path, names)}"
@@ -158,6 +161,22 @@ def _make_import_problem(entry: PluginEntry, error: BaseException) -> PluginProb
     else:
         kind, fault = "import-error", f"importing {module} fails: {describe_error(error)}"
     return make_plugin_problem(kind, entry, fault, fix=fix)
+
+
+def _lacks_requirement(distribution: str) -> bool:
+    """Whether a requirement of a distribution is not installed."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        for line in requires(distribution) or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                version(requirement.name)
+    except (InvalidRequirement, PackageNotFoundError):
+        return True
+    return False
 
 
 def _suggest_name(name: str, known: Iterable[str]) -> str:
