@@ -138,11 +138,15 @@ def _describe_refusal(
         if any(key.startswith(_LENGTH) for key in changes):
             origin += " (which counts from 0, so searcher.max_length is the additional length)"
     flags = " ".join(_format_set_option(key, value) for key, value in sets.items())
+    allowed = (
+        "When resuming, you can change max_restarts, hang_timeout_s and the credentials of "
+        "checkpoint_storage. Until a trial reaches the length that the search requested, you can "
+        "also change searcher.metric, and increase searcher.max_length of single, random and "
+        "grid.\n"
+    )
     return (
         f"{name} of experiment {record.id} cannot be changed: {reason}.\n"
-        "When resuming, you can change max_restarts, hang_timeout_s, the credentials of "
-        "checkpoint_storage, a longer searcher.max_length and, before the first report, "
-        "searcher.metric.\n"
+        f"{'' if record.state is ExperimentState.COMPLETED else allowed}"
         f"Start a new experiment{origin}:  detcore run CONFIG.yaml "
         f"{shlex.quote(record.model_dir)} {flags}"
     )
