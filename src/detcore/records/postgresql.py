@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from typing import Any
 
@@ -202,6 +203,7 @@ def make_error(error: BaseException, reason: str, where: str) -> Exception | Non
         where: URL of the database without secrets.
     """
     code = getattr(error, "sqlstate", None) or ""
+    reason = re.sub(r"\s+Is the server running .*\?", "", reason)  # detcore's advice is below
     if code == "53100":
         return StorageFullError(
             f"no space left for records in {where}: {reason}.\n"

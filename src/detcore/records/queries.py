@@ -137,10 +137,13 @@ def _not_found(connection: Connection, table: Table, number: int) -> NotFoundErr
             f"no {noun} {number}: there are no {noun}s yet in {where}.\n"
             "Start an experiment: detcore run CONFIG.yaml"
         )
+    remedy = "List them: detcore experiment list"
+    if noun == "trial":
+        remedy = "List the trials of an experiment: detcore experiment trials ID"
     return NotFoundError(
         f"no {noun} {number} in {where}.\n"
         f"{noun.capitalize()}s there: {describe_ids(numbers)}.\n"
-        "List them: detcore experiment list"
+        f"{remedy}"
     )
 
 

@@ -45,7 +45,7 @@ def prepare_file(url: URL) -> bool:
                 reason = f"{place} is a symbolic link to {os.readlink(place)}, which is missing"
         raise DatabaseError(
             f"cannot create the directory of the database {path}: {reason}.\n"
-            "Set DETCORE_HOME (or DETCORE_DB) to a writable directory."
+            "Set DETCORE_HOME to a writable directory, or DETCORE_DB to the URL of a database."
         ) from error
     if path.is_dir():
         raise DatabaseError(
@@ -56,7 +56,8 @@ def prepare_file(url: URL) -> bool:
     if blocked and not path.exists():
         raise DatabaseError(
             f"the database {path} cannot be created: {blocked[0]} is read-only.\n"
-            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to a writable directory."
+            "Change its permissions, set DETCORE_HOME to a writable directory, or DETCORE_DB to "
+            "the URL of a database."
         )
     if not path.exists():
         with contextlib.suppress(OSError):  # another process was faster, or SQLite reports it
@@ -169,6 +170,7 @@ def make_error(reason: str, url: URL) -> Exception | None:
         return DatabaseError(
             f"the database {where} cannot be opened or written: {reason}.\n"
             "Records in a read-only directory can be read, but not changed. "
-            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to a writable directory."
+            "Change its permissions, set DETCORE_HOME to a writable directory, or DETCORE_DB to "
+            "the URL of a database."
         )
     return None
