@@ -31,7 +31,7 @@ SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 _WHY = {
     "ACTIVE": "is not complete: it is being saved, or saving was interrupted",
-    "DAMAGED": "is damaged (see detcore checkpoint repair)",
+    "DAMAGED": "is damaged",
     "DELETED": "was deleted",
     "DELETING": "is partly deleted: its deletion was interrupted",
 }
@@ -92,9 +92,12 @@ class CheckpointFiles:
         """
         record = self.database.get_checkpoint(uuid)
         if record.state not in READABLE:
+            check = f"Check its files again: detcore checkpoint repair {record.uuid}\n"
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} {_WHY.get(record.state, record.state)}.\n"
-                "List readable checkpoints: detcore checkpoint list"
+                f"{check if record.state == 'DAMAGED' else ''}"
+                "Choose another checkpoint of the experiment: "
+                f"detcore checkpoint list --experiment {record.experiment_id}"
             )
         return record
 
