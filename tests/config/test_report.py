@@ -223,6 +223,18 @@ def test_mistyped_file_name_has_suggestion(
     ]
 
 
+def test_indented_key_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "const.yaml"
+    hint = "start keys of the same level in the same column"
+    path.write_text("name: a\n\n searcher: {name: single}\n")
+    assert f"= line 3 is indented further than line 1; {hint}\n" in report_file(path)
+    for text in ("data:\n  a 1\n  b: 2\n", "name: a: b\n", "name: a\n  b: c: d\n"):
+        path.write_text(text)
+        report = report_file(path)
+        assert "a ':' where no new key can start" in report
+        assert (hint in report) == ("b: c" in text)
+
+
 def test_python_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("const.yaml").touch()

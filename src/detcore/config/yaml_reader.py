@@ -288,12 +288,32 @@ class _YamlReader:
         context = self._span_at_mark(start)
         span = context if problem.at_context else self._span_at_mark(mark)
         also = [Label(context, "starts here")] if context.line != span.line else []
-        self.add_mistake(span, problem.message, problem.label, also=also, help=problem.help)
+        hints = problem.help
+        if "mapping values are not allowed" in str(exc.problem):
+            hints = (*_explain_indentation(span), *hints)
+        self.add_mistake(span, problem.message, problem.label, also=also, help=hints)
 
     def _span_at_mark(self, mark: yaml.Mark | None) -> Span:
         return self._source.make_span(
             *(self._shift_position(mark.line, mark.column) if mark else self._shift_position(0, 0))
         )
+
+
+def _explain_indentation(colon: Span) -> tuple[str, ...]:
+    """Return a hint if a key is indented further than the key above it, which has a value."""
+    lines = colon.source.lines
+    key, above = colon.line, colon.line - 1
+    while above >= 0 and not lines[above].strip():
+        above -= 1
+    if above < 0 or ":" in lines[key][: colon.column] or ":" not in lines[above]:
+        return ()
+    indents = [len(lines[line]) - len(lines[line].lstrip()) for line in (key, above)]
+    if indents[0] <= indents[1]:
+        return ()
+    return (
+        f"line {key + 1} is indented further than line {above + 1}; "
+        "start keys of the same level in the same column",
+    )
 
 
 def _trim(span: Span) -> Span:
