@@ -42,7 +42,7 @@ def test_check_reports_mistakes_and_exits_with_2() -> None:
     finished = run("check", "constant.yaml", "--set", "max_restart=2")
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
-        "--set:1:1: error: unknown key 'max_restart' at the top level\n"
+        "command line:1:1: error: unknown key 'max_restart' at the top level\n"
         "  |\n"
         "1 | max_restart=2\n"
         "  | ^^^^^^^^^^^ did you mean 'max_restarts'?\n"
@@ -78,7 +78,7 @@ def test_check_in_json_for_editors() -> None:
     finished = run("check", "constant.yaml", "--json", "--set", "searcher.metrc=acc")
     assert finished.returncode == 2
     (mistake,) = json.loads(finished.stdout)["mistakes"]
-    assert (mistake["source"], mistake["line"], mistake["column"]) == ("--set", 1, 10)
+    assert (mistake["source"], mistake["line"], mistake["column"]) == ("command line", 1, 10)
     assert mistake["suggestion"] == "metric"
     right = json.loads(run("check", "constant.yaml", "--json").stdout)
     assert right == {"mistakes": [], "notices": []}
@@ -129,7 +129,7 @@ def test_show_reports_mistakes_like_check() -> None:
     finished = run("show", "nowhere.yaml")
     assert (finished.returncode, finished.stdout) == (2, "")
     first, second = finished.stderr.splitlines()  # without a line and a number of mistakes
-    assert first == "nowhere.yaml: error: no file 'nowhere.yaml'"
+    assert first == "error: no file 'nowhere.yaml'"
     assert "complete.yaml, constant.yaml" in second
 
 

@@ -275,11 +275,11 @@ def test_environment_variables_are_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "place", "message"),
     [
-        ({"overrides": {"searcher.max_lenght.batches": "5"}}, "--set:1:10:", "unknown key"),
-        ({"overrides": {"debug": "true", "max_restarts": "x"}}, "--set:2:14:", "an integer"),
-        ({"overrides": {"a..b": "x"}}, "--set:1:3:", "an empty name"),
-        ({"overrides": {"labels": "[a"}}, "--set:1:8:", "never closed"),
-        ({"overrides": {"bind_mounts.3.host_path": "/x"}}, "--set:1:13:", "no item '3'"),
+        ({"overrides": {"searcher.max_lenght.batches": "5"}}, "command line:1:10:", "unknown key"),
+        ({"overrides": {"debug": "true", "max_restarts": "x"}}, "command line:2:14:", "an integer"),
+        ({"overrides": {"a..b": "x"}}, "command line:1:3:", "an empty name"),
+        ({"overrides": {"labels": "[a"}}, "command line:1:8:", "never closed"),
+        ({"overrides": {"bind_mounts.3.host_path": "/x"}}, "command line:1:13:", "no item '3'"),
         ({"environment": {BATCHES: "many"}}, "environment:1:47:", "a whole number of batches"),
         (
             {"environment": {"DETCORE_CONFIG__MAXRESTARTS": "1"}},
@@ -302,14 +302,15 @@ def test_mistakes_in_flags_and_variables(
 def test_file_and_flags_have_one_report() -> None:
     with pytest.raises(ExperimentFileError) as caught:
         load_string(CONSTANT + "project: x\n\tbad\n", overrides={"max_restarts": "-1"})
-    assert [item.source_name for item in caught.value.diagnostics] == ["exp.yaml", "--set"]
+    assert [item.source_name for item in caught.value.diagnostics] == ["exp.yaml", "command line"]
 
 
 def test_rule_may_span_two_sources() -> None:
     with pytest.raises(ExperimentFileError) as caught:
         load("complete.yaml", overrides={"profiling.end_after_batch": 3})
     report = str(caught.value)
-    assert report.startswith("--set:1:27: error: profiling ends after batch 3, before it begins")
+    message = "profiling ends after batch 3, before it begins"
+    assert report.startswith(f"command line:1:27: error: {message}")
     assert f"::: {HERE / 'complete.yaml'}:83:19" in report
 
 
@@ -341,7 +342,7 @@ def test_length_without_unit_has_notice() -> None:
     assert length(loaded) == Length(7, Unit.BATCHES)
     assert loaded.find_origins()["searcher.max_length.batches"].source == "flag"
     assert loaded.notices == [
-        "--set:1:10: note: searcher.max_length has no unit: 7 is read as batches; "
+        "command line:1:10: note: searcher.max_length has no unit: 7 is read as batches; "
         "write {batches: 7} or {epochs: 7} to be clear"
     ]
 

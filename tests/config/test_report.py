@@ -126,7 +126,6 @@ def test_unknown_searcher_has_one_mistake(models: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("content", "place", "message"),
     [
-        (b"", "1:1", "'searcher' is missing in the experiment file"),
         (b"# nothing\n", "1:1", "'searcher' is missing in the experiment file"),
         (b"- a\n- b\n", "1:1", "expected the fields of an experiment, got a list"),
         (b"just words\n", "1:1", "expected the fields of an experiment, got a single value"),
@@ -199,7 +198,7 @@ def test_missing_file_error_lists_files(tmp_path: Path) -> None:
     (tmp_path / "const.yaml").touch()
     with pytest.raises(ExperimentFileError) as caught:
         load_config(tmp_path / "cnst.yaml")
-    assert str(caught.value).startswith(f"{tmp_path / 'cnst.yaml'}: error: no file")
+    assert str(caught.value).startswith(f"error: no file '{tmp_path / 'cnst.yaml'}'")
     assert caught.value.diagnostics[0].suggestion == "const.yaml"
 
 
@@ -217,10 +216,16 @@ def test_mistyped_file_name_has_suggestion(
     for name in (*others, "search"):
         Path(f"{name}.yaml").touch()
     assert report_file(Path("serach.yaml")).splitlines() == [
-        "serach.yaml: error: no file 'serach.yaml'",
+        "error: no file 'serach.yaml'",
         "  = did you mean 'search.yaml'?",
         "  = experiment files in .: a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, " + listed,
     ]
+
+
+def test_empty_file_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "const.yaml"
+    path.write_text("\n")
+    assert report_file(path).startswith(f"error: '{path}' is empty\n")
 
 
 def test_indented_key_is_explained(tmp_path: Path) -> None:
@@ -241,7 +246,7 @@ def test_python_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = Path("model_def.py")
     path.write_text('"""A model."""\n')
     assert report_file(path).splitlines() == [
-        "model_def.py: error: this is Python code; expected an experiment file (YAML)",
+        "error: 'model_def.py' is Python code; expected an experiment file (YAML)",
         "  = an experiment file names a trial class: 'entrypoint: model_def:CLASS'",
         "  = run a script that calls core.init() directly: python model_def.py",
         "  = experiment files in .: const.yaml",

@@ -128,6 +128,8 @@ def test_launcher_option_keeps_matching_settings(
     assert journal.read_text().startswith("start 1 on 1")
     detcore.run_checked(*arguments, "local")
     assert journal.read_text().count("start") == 1
+    refused = detcore(*arguments, "moon")
+    assert refused.stderr.startswith("command line:2:15: error: unknown launcher 'moon'\n")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_script_reports_misspelt_hyperparameters_once(detcore: Detcore) -> None:
     finished = detcore.run_checked("run", config, folder, "--set", "hyperparameters.dropuot=0.2")
     warning = "is not in the code of train.py: did you mean 'dropout', which is?"
     assert finished.stdout.count(f"hyperparameters.droput {warning}") == 1
-    assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {warning}") == 1
+    assert finished.stdout.count(f"command line:1:17: note: hyperparameters.dropuot {warning}") == 1
     assert finished.stdout.count("did you mean") == 2
 
 

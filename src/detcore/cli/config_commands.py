@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EXIT_WRONG = 2
 _BUILT_IN = "detcore."
-_HEADLINE = re.compile(r"^(\S.*?: )error: (.*)", re.MULTILINE)
+_HEADLINE = re.compile(r"^(\S.*?: |)error: (.*)", re.MULTILINE)
 _UNDERLINE = re.compile(r"^( *\| +)(\^+.*)", re.MULTILINE)
 _CHECK_EXAMPLES = """
 \b

@@ -208,7 +208,7 @@ class _Main(CommandGroup):
         except DetcoreError as error:
             from detcore.cli.output import printable
 
-            click.echo(printable(f"error: {error}"), err=True)
+            click.echo(printable(f"{_choose_prefix(error)}{error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
         except UnicodeEncodeError as error:
             if not error.reason.startswith("surrogates"):
@@ -227,6 +227,15 @@ class _Main(CommandGroup):
             # with SIGINT regardless of the exit code, unless exec() is called again.
             exec("")
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _choose_prefix(error: DetcoreError) -> str:
+    """Return the prefix of an error; empty for a report, in which each mistake has a prefix."""
+    if not isinstance(error, ConfigError):
+        return "error: "
+    from detcore.config import ExperimentFileError
+
+    return "" if isinstance(error, ExperimentFileError) else "error: "
 
 
 def _has_working_directory() -> bool:

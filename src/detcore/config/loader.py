@@ -199,6 +199,9 @@ def _load_source(source: Source, path: Path, options: LoadOptions) -> LoadedConf
         raise _make_size_error(source.name, size)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, mistakes, is_readable = _read_settings(source, overrides, environment)
+    if not text.strip() and not root.entries:
+        hint = "an experiment file contains at least 'searcher' and 'entrypoint'"
+        raise _make_read_error(source.name, f"'{source.name}' is empty", help=[hint])
     config, new_mistakes, notices = check_config(root, options)
     # Settings of flags and variables can always be checked, except for missing keys.
     mistakes += [m for m in new_mistakes if is_readable or m.primary.span.source is not source]
@@ -291,7 +294,7 @@ def _read_file(path: Path) -> Source:
             f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
             f"run a script that calls core.init() directly: python {path}",
         )
-        message = "this is Python code; expected an experiment file (YAML)"
+        message = f"'{path}' is Python code; expected an experiment file (YAML)"
         raise _make_read_error(name, message, help=[*ways, *_experiment_files(path)[1]])
     try:
         with open(path, "rb") as file:

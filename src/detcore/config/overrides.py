@@ -41,8 +41,8 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
         name, equals, value = flag.partition("=")
         if not equals or not name.strip():
             raise ConfigError(
-                f"--set {name}: expected NAME=VALUE.\n"
-                "A flag sets one field by its dotted name.\n"
+                f"--set {flag}: expected NAME=VALUE.\n"
+                "NAME is the dotted name of a setting.\n"
                 "Example: --set searcher.max_length.batches=10"
             )
         overrides.pop(name.strip(), None)
@@ -57,7 +57,7 @@ def read_overrides(
     variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
     ordered = sorted(variables.items())
     low, low_mistakes = _read_group("environment", "__", ordered, offset=len(VARIABLE_PREFIX))
-    high, high_mistakes = _read_group("--set", ".", list(overrides.items()), offset=0)
+    high, high_mistakes = _read_group("command line", ".", list(overrides.items()), offset=0)
     return low + high, low_mistakes + high_mistakes
 
 
@@ -66,7 +66,7 @@ def _read_group(
 ) -> tuple[list[Override], list[Diagnostic]]:
     texts = [(key, _format_value(value)) for key, value in settings]
     lines = (*(line for key, value in texts for line in f"{key}={value}".split("\n")),)
-    source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=lines)
+    source = Source(name=name, kind="environment" if name == "environment" else "flag", lines=lines)
     group: list[Override] = []
     mistakes: list[Diagnostic] = []
     line = 0

@@ -35,10 +35,11 @@ def render_report(diagnostics: Sequence[Diagnostic], *, secrets: Iterable[Span] 
 
 def _render_block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
     here = found.primary.span.source
-    place = f"{found.line}:{found.column}:" if here.lines else ""  # none in an unreadable file
+    place = f"{found.source_name}:{found.line}:{found.column}: "
     labels = [(found.primary, "^"), *((label, "-") for label in found.secondary)]
     margin = " " * len(str(max(label.span.line + 1 for label, _ in labels)))
-    rows = [_clean_text(f"{found.source_name}:{place} error: {found.message}")]
+    # The message about an unreadable file names the file.
+    rows = [_clean_text(f"{place if here.lines else ''}error: {found.message}")]
     if here.lines:
         rows.append(f"{margin} |")
         for source in dict.fromkeys(label.span.source for label, _ in labels):

@@ -24,7 +24,7 @@ class Source:
     """Text that a user wrote: a file, or the flags or variables of one command.
 
     Attributes:
-        name: Name in messages, such as ``"const.yaml"`` or ``"--set"``.
+        name: Name in messages, such as ``"const.yaml"`` or ``"command line"``.
         kind: Kind of source.
         lines: Lines without line ends. Each flag or variable is one line.
     """
