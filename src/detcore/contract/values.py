@@ -378,8 +378,8 @@ class TrialInfo:
         settings: The settings in `config` that launchers, workers and plugins read.
         code_dir: Directory with a copy of the user's code without secrets, for checkpoints. If
             None, checkpoints copy `model_dir`.
-        is_complete: Whether an earlier start of a standalone script completed this run. Then
-            `latest_checkpoint` has its final state, and nothing is left to train.
+        is_complete: Whether an earlier, unfinished start of a standalone script completed this
+            run. Then `latest_checkpoint` has its final state, and nothing is left to train.
     """
 
     experiment_id: int
