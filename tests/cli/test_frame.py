@@ -103,6 +103,14 @@ def test_help_lists_commands_with_one_line_each() -> None:
     assert result.stderr == ""
 
 
+def test_run_usage_shows_both_forms() -> None:
+    result = CliRunner().invoke(main, ["run", "--help"], prog_name="detcore")
+    assert result.output.splitlines()[:2] == [
+        "Usage: detcore run [OPTIONS] CONFIG.yaml [MODEL_DIR]",
+        "       detcore run [OPTIONS] --resume ID",
+    ]
+
+
 def test_help_documents_exit_codes_and_variables() -> None:
     text = run_detcore("-h").stdout
     for code in ("0", "1", "2", "75", "130"):

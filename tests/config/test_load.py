@@ -316,7 +316,7 @@ def test_rule_may_span_two_sources() -> None:
 
 def test_set_flags() -> None:
     assert parse_set_flags(["a.b=1=2", "c=", "a.b=3"]) == {"c": "", "a.b": "3"}
-    with pytest.raises(ConfigError, match="expected NAME=VALUE"):
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         parse_set_flags(["max_restarts"])
 
 

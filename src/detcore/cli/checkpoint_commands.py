@@ -72,7 +72,12 @@ checkpoint_group.add_command(prune)
 
 
 @checkpoint_group.command("list")
-@click.option("--experiment", type=EXPERIMENT_ID, metavar="ID", help="List only this experiment's.")
+@click.option(
+    "--experiment",
+    type=EXPERIMENT_ID,
+    metavar="ID",
+    help="List only the checkpoints of this experiment.",
+)
 @click.option("--deleted", is_flag=True, help="Include deleted checkpoints.")
 @json_option
 @master_option

@@ -56,7 +56,7 @@ _settings = click.option(
     "--set",
     "settings",
     multiple=True,
-    metavar="NAME=VALUE",
+    metavar="KEY=VALUE",
     help="Override a field of the file (repeatable).",
 )
 
@@ -76,10 +76,11 @@ def config_group() -> None:
 @json_option
 @click.pass_context
 def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
-    """Report all mistakes in an experiment file.
+    """Report unknown keys, wrong values and a missing module or script.
 
-    The entrypoint's code is looked up next to the file, but not run. Search methods and launchers
-    of plugins are checked as in `detcore run`.
+    The entrypoint's code is looked up next to the file, but not run. A misspelled class and missing
+    hyperparameters are therefore not found. Search methods and launchers of plugins are checked as
+    in `detcore run`.
     """
     from detcore.config import ExperimentFileError
 

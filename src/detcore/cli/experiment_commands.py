@@ -71,7 +71,7 @@ _COMMANDS = {
         "detcore.cli.control_commands:cancel", "Checkpoint and end all trials for good."
     ),
     "kill": Lazy("detcore.cli.control_commands:kill", "End all trials immediately."),
-    "archive": Lazy("detcore.cli.experiment_commands:archive", "Hide an experiment in lists."),
+    "archive": Lazy("detcore.cli.experiment_commands:archive", "Hide an experiment from lists."),
     "unarchive": Lazy(
         "detcore.cli.experiment_commands:unarchive", "Show an archived experiment in lists again."
     ),
@@ -204,7 +204,7 @@ def _make_archive_command(what: str, summary: str, outcome: str) -> click.Comman
 
 
 archive = _make_archive_command(
-    "archive", "Hide an experiment in lists, without deleting anything.", "archived"
+    "archive", "Hide an experiment from lists, without deleting anything.", "archived"
 )
 unarchive = _make_archive_command(
     "unarchive", "Show an archived experiment in lists again.", "no longer archived"

@@ -40,13 +40,22 @@ Exit codes:
   0    completed; trials of a search may have failed (the last lines list them)
   1    failed or canceled
   2    invalid command line or experiment file
-  75   interrupted after a checkpoint; resume with --resume
+  75   interrupted; resume with --resume
   130  interrupted twice, without a checkpoint; with --master: interrupted once,
        and the experiment continues on the server
 """
 
 
-@click.command(epilog=_EXAMPLES)
+class _RunCommand(click.Command):
+    """Shows both forms of the command in its usage."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one usage line per form."""
+        formatter.write_usage(ctx.command_path, "[OPTIONS] CONFIG.yaml [MODEL_DIR]")
+        formatter.write_usage(ctx.command_path, "[OPTIONS] --resume ID", prefix=" " * 7)
+
+
+@click.command(cls=_RunCommand, epilog=_EXAMPLES)
 @click.argument(
     "config", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="CONFIG.yaml"
 )
@@ -105,8 +114,8 @@ Exit codes:
 def run(obj: CliContext, /, **values: Any) -> None:
     """Train or resume an experiment in this terminal.
 
-    CONFIG.yaml is the experiment file. MODEL_DIR is the directory of your code, by default the
-    directory of the experiment file.
+    CONFIG.yaml is the experiment file. Leave it out with --resume. MODEL_DIR is the directory of
+    your code, by default the directory of the experiment file.
 
     With --master, a server trains the experiment. MODEL_DIR is uploaded, except for files that its
     .detignore excludes. Ctrl-C only stops following. With --resume ID, the experiment resumes on

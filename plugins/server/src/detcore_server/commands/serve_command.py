@@ -56,7 +56,7 @@ def _parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) ->
 @click.option(
     "--proxy",
     metavar="ADDRESS",
-    help="Reverse proxy whose X-Forwarded-For and -Proto headers are trusted.",
+    help="Reverse proxy whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.",
 )
 @click.option(
     "--token-lifetime",
