@@ -75,8 +75,7 @@ def init(
         max_length: Length of a standalone script: ``{"batches": N}``, records or epochs.
         resume: Whether a standalone script continues its last start if that did not finish. The
             n-th call continues the n-th run, which must have the same settings except for
-            `max_length`. If that run is complete, its final state is restored, and
-            ``info.is_complete`` is true.
+            `max_length`. A complete run is restored, and ``info.is_complete`` is true.
         checkpoint_exit_timeout_s: Seconds that leaving the context waits for a checkpoint; >= 0.
             Default: the value in the experiment file, or 3600.
         grace_s: Seconds from SIGTERM to the kill; > 0. Default: see `PreemptContext.grace`.
