@@ -41,10 +41,8 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
         name, equals, value = flag.partition("=")
         if not equals or not name.strip():
             raise ConfigError(
-                f"--set {flag}: expected KEY=VALUE.
-"
-                "KEY is the dotted name of a setting.
-"
+                f"--set {flag}: expected KEY=VALUE.\n"
+                "KEY is the dotted name of a setting.\n"
                 "Example: --set searcher.max_length.batches=10"
             )
         overrides.pop(name.strip(), None)
