@@ -15,6 +15,7 @@ from toy_command import TOY_PLUGIN
 
 from detcore.checkpoint import list_committed, read_manifest
 from detcore.config import load_mapping
+from detcore.data import read_digests
 from detcore.environment import child_environment, read_environment
 from detcore.launch import worker
 from detcore.plugins import PluginManager
@@ -22,7 +23,6 @@ from detcore.plugins.delivery import write_run
 from detcore.records import CheckpointRecord
 from detcore.storage import LocalStorage
 from detcore.types import TrialInfo
-from detcore_replay.digest_file import read_digests
 from detcore_replay.recorded_runs import Run
 from detcore_replay.training import replay_process
 from detcore_replay.training.step_replay import Replay, Replayer

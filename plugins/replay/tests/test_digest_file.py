@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from detcore.data import StepDigests
+from detcore.data import DigestedRun, StepDigests, read_digests
 from detcore.errors import LedgerError
-from detcore_replay.digest_file import DigestedRun, read_digests
 
 
 def write(folder: Path, run_id: int, start: int, stop: int, **options: Any) -> Path:

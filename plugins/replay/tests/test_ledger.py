@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
+from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter, scan_frames
 from detcore.data.ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
-from detcore_replay.frames import scan_frames
 from detcore_replay.ledger_proof import _read_ids, _split_frame
 
 NUM_RECORDS = 50
@@ -141,7 +140,7 @@ def test_single_steps_are_joined_into_one_frame(tmp_path: Path) -> None:
 def test_later_ledger_format_is_rejected(tmp_path: Path) -> None:
     header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 2}')
     (tmp_path / "ledger-1.bin").write_bytes(header)
-    with pytest.raises(LedgerError, match="is not a data ledger that this detcore-replay reads"):
+    with pytest.raises(LedgerError, match="is not a data ledger that this release"):
         verify_ledger(tmp_path)
 
 

@@ -149,6 +149,10 @@ class Reproducibility(Section):
         _DEFAULTS.step_digests,
         ge=0,
     )
+    inexact_resume: Literal["warn", "fail", "ignore"] = setting(
+        "What to do if a resumed trial differs from the steps that it trained before.",
+        _DEFAULTS.inexact_resume,
+    )
 
 
 class Optimizations(Section):

@@ -45,6 +45,7 @@ The hierarchy, with built-in bases in parentheses::
             CollectiveTimeoutError (TimeoutError)
             CollectiveMismatchError
         RunError (RuntimeError)
+            InexactResumeError
             SearchError
             WorkerError
             ExperimentPausedError (ValueError)
@@ -79,6 +80,7 @@ __all__ = [
     "DistributedError",
     "ExperimentPausedError",
     "ForbiddenError",
+    "InexactResumeError",
     "InvalidArgumentError",
     "InvalidCheckpointError",
     "InvalidConfigurationException",
@@ -327,6 +329,10 @@ class CollectiveMismatchError(DistributedError):
 
 class RunError(DetcoreError, RuntimeError):
     """Raised when an experiment cannot be started, resumed, stopped or deleted in its state."""
+
+
+class InexactResumeError(RunError):
+    """Raised when a resumed trial differs from the run that it continues."""
 
 
 class SearchError(RunError):

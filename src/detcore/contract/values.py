@@ -320,6 +320,7 @@ class TrialSettings:
     data_ledger: bool = False
     deterministic_ops: bool | None = None
     step_digests: int = 10
+    inexact_resume: Literal["warn", "fail", "ignore"] = "warn"
     slots_per_trial: int = 1
     gradients: GradientSettings = GradientSettings()
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from detcore.contract.errors import ContextStateError, NotANumberError
+from detcore.contract.errors import ContextStateError, InexactResumeError, NotANumberError
 from detcore.core.context_options import EarlyExitReason, TensorboardMode
 from detcore.core.metric_values import clean_batch_metrics, clean_count, clean_metrics
 from detcore.core.tensorboard_events import EventFile
+from detcore.log.events import ResumeCompared
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from detcore.contract.values import TrialInfo
     from detcore.core.trial_records import TrialRecords
-    from detcore.data import StepDigests
+    from detcore.data import ResumeComparison, StepDigests
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
 
@@ -159,6 +161,40 @@ class TrainContext:
             digests.digest_state(step, tensors)
             digests.flush()
 
+    def record_resume(self, comparison: ResumeComparison) -> None:
+        """Record how a resumed run compares with the steps that an earlier run had trained.
+
+        Args:
+            comparison: The result.
+
+        Raises:
+            InexactResumeError: If they differ, and ``reproducibility.inexact_resume`` is "fail".
+        """
+        difference = comparison.difference
+        if self._records is not None:
+            self._records.append_event(
+                ResumeCompared(
+                    start_step=comparison.start_step,
+                    last_step=comparison.last_step,
+                    num_compared=comparison.num_compared,
+                    difference=None if difference is None else dataclasses.asdict(difference),
+                )
+            )
+        import logging
+
+        reaction = self._info.settings.inexact_resume
+        if difference is not None and reaction == "fail":
+            raise InexactResumeError(
+                f"{comparison}.\n"
+                "The checkpoint lacks a part of the state, or an operation is not deterministic.\n"
+                "Find the cause with 'detcore replay'. To train on nevertheless, set "
+                "reproducibility.inexact_resume: warn."
+            )
+        if difference is not None and reaction == "warn":
+            logging.getLogger("detcore").warning("%s", comparison)
+        elif difference is None and not self._distributed.rank:
+            logging.getLogger("detcore").info("%s", comparison)
+
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
@@ -237,7 +273,11 @@ class TrainContext:
 
             workers = self._distributed
             self._digests = StepDigests.for_trial(
-                self._info, every=interval, rank=workers.rank, world_size=workers.size
+                self._info,
+                every=interval,
+                rank=workers.rank,
+                world_size=workers.size,
+                on_compared=self.record_resume,
             )
         return self._digests
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         key_order,
         with_key_order,
     )
+    from detcore.data.digest_file import DigestedRun, read_digests
+    from detcore.data.frames import Frame, read_header, scan_frames
+    from detcore.data.replayed_steps import ResumeComparison, StepDifference, compare_step
 
 __all__ = [
     "CacheKey",
@@ -29,14 +32,22 @@ __all__ = [
     "CachingContext",
     "DataSource",
     "DatasetCache",
+    "DigestedRun",
+    "Frame",
     "FrameKind",
     "IdKind",
     "IndexSampler",
     "LedgerHeader",
     "LedgerWriter",
+    "ResumeComparison",
     "ShuffledOrder",
+    "StepDifference",
     "StepDigests",
+    "compare_step",
     "key_order",
+    "read_digests",
+    "read_header",
+    "scan_frames",
     "shard_range",
     "with_key_order",
 ]
@@ -48,5 +59,8 @@ __getattr__, __dir__ = lazy_names(
         "dataset_cache": (
             "CacheKey CachedRecords CachingContext DatasetCache key_order with_key_order"
         ),
+        "digest_file": "DigestedRun read_digests",
+        "frames": "Frame read_header scan_frames",
+        "replayed_steps": "ResumeComparison StepDifference compare_step",
     },
 )

@@ -21,11 +21,14 @@ import numpy.typing as npt
 import xxhash
 
 from detcore.contract.errors import StorageFullError
+from detcore.data.digest_file import read_digests
 from detcore.data.ledger import FrameFile, FrameKind, pack_frame
+from detcore.data.replayed_steps import ReplayedSteps, ResumeComparison
 from detcore.environment import read_variables
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
+    from detcore.data.digest_file import DigestedRun
 
 
 _logger = logging.getLogger("detcore.data")
@@ -96,27 +99,49 @@ class StepDigests:
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
         self._is_full = False
+        self._replayed: ReplayedSteps | None = None
+        self._on_compared: Callable[[ResumeComparison], object] | None = None
 
     @classmethod
     def for_trial(
-        cls, info: TrialInfo, *, every: int, rank: int = 0, world_size: int = 1
+        cls,
+        info: TrialInfo,
+        *,
+        every: int,
+        rank: int = 0,
+        world_size: int = 1,
+        on_compared: Callable[[ResumeComparison], object] | None = None,
     ) -> StepDigests:
         """Return the step digests of a trial's worker, in the trial's directory.
+
+        A resumed run is compared with the digests of the earlier run.
 
         Args:
             info: The trial.
             every: Record each step that is a multiple of this; >= 1.
             rank: Index of this worker.
             world_size: Number of workers.
+            on_compared: Called once in a resumed run: at the first difference, or when all steps of
+                the earlier run were compared.
         """
-        return cls(
-            Path(info.trial_dir) / cls.file_name(info.run_id, rank=rank),
+        folder = Path(info.trial_dir)
+        digests = cls(
+            folder / cls.file_name(info.run_id, rank=rank),
             run_id=info.run_id,
             start_step=info.steps_completed,
             every=every,
             rank=rank,
             world_size=world_size,
         )
+        if info.latest_checkpoint is not None and on_compared is not None:
+            digests._compare_with(read_digests(folder, rank=rank, first=True), on_compared)
+        return digests
+
+    def _compare_with(
+        self, earlier: DigestedRun | None, on_compared: Callable[[ResumeComparison], object]
+    ) -> None:
+        self._replayed = ReplayedSteps(earlier, self._state_step)
+        self._on_compared = on_compared
 
     @staticmethod
     def file_name(run_id: int, *, rank: int = 0) -> str:
@@ -200,6 +225,8 @@ class StepDigests:
             self._file.append(pack_frame(FrameKind.NAMES, step, 0, json.dumps(names).encode()))
         body = struct.pack(f"<{len(names)}Q", *digests)
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
+        if self._replayed is not None:
+            self._replayed.compare_state(step, dict(zip(names, digests, strict=True)))
 
     def flush(self) -> None:
         """Pass everything to the kernel. On a full disk, warn and record no further digests.
@@ -209,6 +236,7 @@ class StepDigests:
         """
         if self._is_full:
             return
+        last_step = max([self._state_step, *self._rows, *(step for step, _ in self._metrics)])
         try:
             self._write_frames()
         except (OSError, StorageFullError) as error:
@@ -218,13 +246,27 @@ class StepDigests:
                 "must train them again: %s",
                 str(error).partition("\n")[0],
             )
+        self._announce_comparison(last_step)
+
+    def _announce_comparison(self, last_step: int) -> None:
+        """Report the comparison with the earlier run, once it is known."""
+        if self._replayed is None or self._on_compared is None:
+            return
+        result = self._replayed.result
+        if result.difference is not None or self._is_full or last_step >= result.last_step:
+            self._replayed = None
+            self._on_compared(result)
 
     def _write_frames(self) -> None:
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
         self._metrics.clear()
         if self._rows:
-            body = b"".join(_ROW.pack(step, *row) for step, row in sorted(self._rows.items()))
+            rows = sorted(self._rows.items())
+            if self._replayed is not None:
+                for step, row in rows:
+                    self._replayed.compare_row(step, row)
+            body = b"".join(_ROW.pack(step, *row) for step, row in rows)
             self._file.append(pack_frame(FrameKind.DIGESTS, max(self._rows), 0, body))
             self._rows.clear()
         self._file.flush()

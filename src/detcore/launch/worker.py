@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import (
     ConfigError,
+    InexactResumeError,
     InvalidExperimentError,
     InvalidHP,
     NotANumberError,
@@ -183,7 +184,7 @@ def _report_error(error: Exception, info: TrialInfo, *, has_started: bool) -> in
     if any(map(_is_out_of_memory, iter_error_chain(error))):
         print(_make_out_of_memory_hint(info), file=sys.stderr)
         return EXIT_CONFIG
-    if isinstance(error, NotANumberError | ConfigError):
+    if isinstance(error, NotANumberError | ConfigError | InexactResumeError):
         return EXIT_CONFIG
     return EXIT_CONFIG if not has_started and isinstance(error, _PERMANENT_ERRORS) else EXIT_ERROR
 

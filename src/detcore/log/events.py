@@ -161,6 +161,24 @@ class CheckpointDamaged:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeCompared:
+    """A resumed run was compared with the steps that an earlier run had trained already.
+
+    Attributes:
+        start_step: The step of the checkpoint from which the run resumed.
+        last_step: The last compared step; `start_step` if there was nothing to compare.
+        num_compared: Number of compared steps.
+        difference: Step, kind and tensors of the first difference, or None.
+    """
+
+    KIND: ClassVar[str] = "resume_compared"
+    start_step: Count
+    last_step: Count
+    num_compared: Count
+    difference: Annotated[Mapping[str, Any] | None, _or_none(_is_object)] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailed:
     """The training code reported that the trial failed, before its process ends.
 
@@ -198,7 +216,13 @@ CheckpointEvent: TypeAlias = (
 """A change of a checkpoint's state, by a trial or by a command."""
 
 Event: TypeAlias = (
-    TrialStarted | TrainingReport | ValidationReport | CheckpointEvent | TrialFailed | TrialFinished
+    TrialStarted
+    | TrainingReport
+    | ValidationReport
+    | CheckpointEvent
+    | ResumeCompared
+    | TrialFailed
+    | TrialFinished
 )
 
 _TYPES: dict[str, type[Event]] = {

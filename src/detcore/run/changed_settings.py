@@ -102,7 +102,7 @@ def _find_refusal_reason(
     has_reported: bool,
 ) -> str | None:
     """Return why a setting cannot be changed, or None."""
-    if name in ("max_restarts", "hang_timeout_s"):
+    if name in ("max_restarts", "hang_timeout_s", "reproducibility.inexact_resume"):
         return None
     if name.startswith(_STORAGE) and MASK in (visible.get(name), before.get(name)):
         return None
@@ -139,8 +139,8 @@ def _describe_refusal(
             origin += " (which counts from 0, so searcher.max_length is the additional length)"
     flags = " ".join(_format_set_option(key, value) for key, value in sets.items())
     allowed = (
-        "When resuming, you can change max_restarts, hang_timeout_s and the credentials of "
-        "checkpoint_storage. Until a trial reaches the length that the search requested, you can "
+        "When resuming, you can change max_restarts, hang_timeout_s, "
+        "reproducibility.inexact_resume and the credentials of checkpoint_storage. Until a trial reaches the length that the search requested, you can "
         "also change searcher.metric, and increase searcher.max_length of single, random and "
         "grid.\n"
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.errors import NotANumberError, in_one_line
+from detcore.contract.errors import InexactResumeError, NotANumberError, in_one_line
 from detcore.contract.values import Unit
 from detcore.core.trial_outcome import WorkerFault
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
@@ -392,7 +392,7 @@ class RunningTrial:
 
         Exceptions before training are permanent: in a trial class before its first batch, in a
         script before it opened a context or reported an event. So are exceptions that are certain
-        to recur: out of memory, or a NaN that ends the trial.
+        to recur: out of memory, a NaN or an inexact resume that ends the trial.
         """
         has_begun = bool(self._event_types & _TRAINING_EVENTS)
         # A command that has saved a checkpoint has worked before.
@@ -402,8 +402,9 @@ class RunningTrial:
             and self.info.latest_checkpoint is None
             and not self.info.settings.is_trial_class
         )
-        is_nan = (self._reported_fault or "").startswith(NotANumberError.__name__)
-        if has_begun and (self._code == EXIT_CONFIG or is_nan):
+        recurring = (NotANumberError.__name__, InexactResumeError.__name__)
+        recurs = (self._reported_fault or "").startswith(recurring)
+        if has_begun and (self._code == EXIT_CONFIG or recurs):
             return "it would fail in the same way each time"
         if has_begun or not (self._code == EXIT_CONFIG or self._reported_fault or is_outside):
             return None

@@ -289,7 +289,13 @@ def _open_digests(core: Context, info: TrialInfo) -> Iterator[StepDigests | None
 
     place = core.distributed
     with contextlib.closing(
-        StepDigests.for_trial(info, every=every, rank=place.rank, world_size=place.size)
+        StepDigests.for_trial(
+            info,
+            every=every,
+            rank=place.rank,
+            world_size=place.size,
+            on_compared=core.train.record_resume,
+        )
     ) as digests:
         digests.describe(plugins=core.plugins.versions())
         yield digests

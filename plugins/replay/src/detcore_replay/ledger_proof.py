@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from detcore.data import FrameKind, IdKind, LedgerHeader
+from detcore.data import Frame, FrameKind, IdKind, LedgerHeader, read_header, scan_frames
 from detcore.errors import LedgerError
-from detcore_replay.frames import Frame, read_header, scan_frames
 
 _MAX_EXAMPLES = 5
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}

@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.data import DigestedRun, read_digests
 from detcore.errors import NotFoundError
 from detcore.plugins.delivery import read_run
 from detcore.types import TrialInfo, TrialSettings
-from detcore_replay.digest_file import DigestedRun, read_digests
 
 if TYPE_CHECKING:
     from detcore.records import CheckpointRecord, Database, ExperimentRecord, TrialRecord

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detcore.data import compare_step
+
 if TYPE_CHECKING:
-    from detcore_replay.digest_file import DigestedRun
+    from detcore.data import DigestedRun
 
 
 DATA_CHANGED = "the content of the batch differs: the data was changed since the run"
 _RANDOM = "random."
 _MODEL = "model"
-# A step consumes gradients, so a run that starts from a checkpoint may not have gradients yet.
-_GRADIENT = "gradient."
-# In the order of use in a step.
-_ROW_KINDS = ("record order", "record content", "loss")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +60,13 @@ def find_first_difference(
     """
     equal = after
     for step in _list_common_steps(one, other, after, until):
-        first_row, second_row = one.steps.get(step), other.steps.get(step)
         states = one.states.get(step), other.states.get(step)
-        kind = _compare_rows(first_row, second_row) if first_row and second_row else None
-        names: tuple[str, ...] = ()
-        if states[0] is not None and states[1] is not None:
-            if _list_fixed_names(states[0]) != _list_fixed_names(states[1]):
-                kind = kind or "model"
-            names = _list_differing_names(states[0], states[1])
-        if kind or names:
+        difference = compare_step(step, (one.steps.get(step), other.steps.get(step)), states)
+        if difference is not None:
+            names = difference.tensors
             return Difference(
                 step=step,
-                kind=_choose_kind(kind, names, is_start=step == 0),
+                kind=difference.kind,
                 is_exact=equal == step - 1 and step - 1 in one.states and step - 1 in other.states,
                 after=equal,
                 tensors=names,
@@ -88,7 +81,8 @@ def find_last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> 
     """Return the last step before `before` after which both states are equal; 0 if none."""
     equal = 0
     for step in sorted(one.states.keys() & other.states.keys()):
-        if step >= before or _list_differing_names(one.states[step], other.states[step]):
+        states = one.states[step], other.states[step]
+        if step >= before or compare_step(step, (None, None), states):
             break
         equal = step
     return equal
@@ -120,41 +114,9 @@ def name_tensors(
     return dataclasses.replace(found, largest=largest, measured=tuple(measured))
 
 
-def _list_fixed_names(state: Mapping[str, int]) -> set[str]:
-    return {name for name in state if not name.startswith(_GRADIENT)}
-
-
-def _list_differing_names(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names with different digests, without gradients that only one run has."""
-    names = dict.fromkeys([*one, *other])
-    return tuple(
-        name
-        for name in names
-        if one.get(name) != other.get(name)
-        and not (name.startswith(_GRADIENT) and (name not in one or name not in other))
-    )
-
-
 def _list_common_steps(one: DigestedRun, other: DigestedRun, after: int, until: int) -> list[int]:
     steps = (one.steps.keys() & other.steps.keys()) | (one.states.keys() & other.states.keys())
     return sorted(step for step in steps if after < step <= until)
-
-
-def _compare_rows(one: tuple[int, int, int], other: tuple[int, int, int]) -> str | None:
-    for kind, first_digest, second_digest in zip(_ROW_KINDS, one, other, strict=True):
-        if first_digest and second_digest and first_digest != second_digest:
-            return kind
-    return None
-
-
-def _choose_kind(kind: str | None, names: tuple[str, ...], *, is_start: bool) -> str:
-    if is_start:
-        return kind or "initial state"
-    if kind in ("record order", "record content", "model"):
-        return kind
-    if any(name.startswith(_RANDOM) for name in names):
-        return "random draw"
-    return kind or "tensor"
 
 
 def _measure_difference(one: Any, other: Any) -> tuple[float, float, float] | None:

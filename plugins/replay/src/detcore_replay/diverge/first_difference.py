@@ -18,7 +18,7 @@ from detcore_replay.diverge.run_settings import compare_code, compare_settings, 
 from detcore_replay.training.step_replay import find_code
 
 if TYPE_CHECKING:
-    from detcore_replay.digest_file import DigestedRun
+    from detcore.data import DigestedRun
     from detcore_replay.recorded_runs import Run
     from detcore_replay.training.step_replay import Replayer
 

@@ -11,7 +11,7 @@ from detcore.record_descriptions import flatten, visible_config
 from detcore.trial import list_code
 
 if TYPE_CHECKING:
-    from detcore_replay.digest_file import DigestedRun
+    from detcore.data import DigestedRun
     from detcore_replay.recorded_runs import Run
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import copy_checkpoint
+from detcore.data import DigestedRun, read_digests
 from detcore.environment import child_environment
 from detcore.errors import (
     CheckpointCorruptError,
@@ -24,7 +25,6 @@ from detcore.errors import (
 from detcore.launch import framework_variables
 from detcore.plugins.delivery import write_run
 from detcore.storage import open_recorded
-from detcore_replay.digest_file import DigestedRun, read_digests
 from detcore_replay.training.step_probe import load_tensors
 
 if TYPE_CHECKING:

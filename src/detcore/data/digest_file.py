@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.data import FrameKind
-from detcore_replay.frames import Frame, read_header, scan_frames
+from detcore.data.frames import Frame, read_header, scan_frames
+from detcore.data.ledger import FrameKind
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, content and metrics; 0 if unknown.
@@ -19,7 +19,7 @@ _ROW = struct.Struct("<QQQQ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DigestedRun:
-    """The digests of a trial over all starts. Digests of later starts replace earlier digests.
+    """The digests of a trial over all starts.
 
     Attributes:
         facts: Properties of the newest start, by name.
@@ -32,11 +32,14 @@ class DigestedRun:
     states: Mapping[int, Mapping[str, int]]
 
 
-def read_digests(trial_dir: Path) -> DigestedRun | None:
-    """Read the digests of a trial's chief; a truncated end is skipped.
+def read_digests(trial_dir: Path, *, rank: int = 0, first: bool = False) -> DigestedRun | None:
+    """Read the digests of one worker of a trial; a truncated end is skipped.
 
     Args:
         trial_dir: Directory of the trial, with ``digests-<run_id>.bin`` files.
+        rank: The worker.
+        first: Whether the first digests of a step are returned if several starts have trained it.
+            Otherwise the last, which lead to the trial's present state, are returned.
 
     Returns:
         The digests, or None if the directory has no digests.
@@ -46,7 +49,8 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     """
     starts = []
     for path in Path(trial_dir).glob("digests-*.bin"):
-        if path.stem.count("-") == 1:
+        _, _, *worker = path.stem.split("-")
+        if worker == ([str(rank)] if rank else []):
             frames = list(scan_frames(path, memoryview(path.read_bytes()), advice=_ADVICE))
             if frames:
                 starts.append((read_header(path, frames[0], "file of step digests"), frames[1:]))
@@ -55,9 +59,12 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     facts: dict[str, Any] = {}
     for facts, frames in sorted(starts, key=lambda start: int(start[0]["run_id"])):
         start = int(facts["start_step"])
+        later_steps, later_states = steps, states
         steps = {step: row for step, row in steps.items() if step <= start}
         states = {step: state for step, state in states.items() if step <= start}
         _collect_digests(frames, steps, states)
+        if first:
+            steps, states = {**steps, **later_steps}, {**states, **later_states}
     return DigestedRun(facts, steps, states) if facts else None
 
 

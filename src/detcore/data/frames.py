@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from detcore.data import FrameKind
-from detcore.errors import LedgerError
+from detcore.contract.errors import LedgerError
+from detcore.data.ledger import FrameKind
 
 _MAGIC = b"DLG1"
 _FORMAT_VERSION = 1
@@ -97,7 +97,7 @@ def read_header(path: Path, frame: Frame, what: str) -> dict[str, Any]:
     fields: Any = json.loads(bytes(frame.body)) if frame.kind is FrameKind.HEADER else None
     if not isinstance(fields, dict) or fields.pop("format", None) != _FORMAT_VERSION:
         raise LedgerError(
-            f"{path} is not a {what} that this detcore-replay reads.\n"
+            f"{path} is not a {what} that this release of detcore reads.\n"
             "It was written by another version of detcore, or by another program.\n"
             "Read it with the version that wrote it."
         )
