@@ -26,6 +26,7 @@ from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
 from detcore.trial.clock import ScheduledClock, ScheduledPollingClock
 from detcore.trial.code_copy import list_code
 from detcore.trial.entrypoint import find_framework, import_object
+from detcore.trial.restore_audit import check_restored
 from detcore.trial.trial_loading import read_trial_file
 from detcore.trial.trial_saving import TrialSaver, build_trial_record, read_clock
 
@@ -140,7 +141,7 @@ class OpenTrial:
         """Restore the controller, create the clock, and train to the end."""
         core, context, framework = self._core, self.context, self._framework
         batches_per_epoch = controller.batches_per_epoch()
-        state = _restore_controller(core, controller, framework)
+        state = _restore_controller(core, controller, context, framework)
         if context.digests is not None:
             stateful_object: object = controller
             context.digests.watch(
@@ -387,7 +388,7 @@ def _make_saver(
 
 
 def _restore_controller(
-    core: Context, controller: Controller, framework: Framework
+    core: Context, controller: Controller, context: TrialContext, framework: Framework
 ) -> dict[str, Any]:
     """Restore the latest checkpoint into the controller; return the clock's saved state.
 
@@ -397,6 +398,12 @@ def _restore_controller(
         if path is not None and core.info is not None:
             state = read_clock(path, str(core.info.latest_checkpoint))
             controller.restore(path)
+            if not framework.inexact_resume:
+                check_restored(
+                    controller,
+                    context.worker_directory(path),
+                    reaction=core.info.settings.inexact_resume,
+                )
             return state
     _start_from_source(core, controller, framework)
     return {}

@@ -13,6 +13,7 @@ from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_DIRECTORY
 from detcore.storage import scratch_directory
 from detcore.trial.code_copy import copy_code
+from detcore.trial.restore_audit import audited
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import SavesState
@@ -96,8 +97,8 @@ class TrialSaver:
     def _choose_writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
         """Return the method that copies the controller's state; the same on all workers."""
         if self.is_async and isinstance(controller, SupportsSnapshot):
-            return controller.snapshot
-        return controller.save
+            return audited(controller, controller.snapshot)
+        return audited(controller, controller.save)
 
 
 def build_trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
