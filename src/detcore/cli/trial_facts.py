@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import NotFoundError
+from detcore.data import ResumeComparison
 from detcore.record_descriptions import describe_trials, trial_state
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class TrialFacts:
         state: State for users, as `trial_state` returns it.
         num_reports: Number of reports of each kind.
         reports: Reports of each kind, only the newest if there are many.
+        resumes: Comparisons of resumed runs with the steps that were trained before.
     """
 
     trial: TrialRecord
@@ -45,6 +47,7 @@ class TrialFacts:
     checkpoints: Sequence[CheckpointRecord]
     num_runs: int
     num_damaged: int
+    resumes: Sequence[ResumeComparison]
 
     @property
     def metric(self) -> str | None:
@@ -111,6 +114,10 @@ def read_trial(
         checkpoints=database.list_checkpoints(trial_id=trial_id),
         num_runs=row["num_runs"],
         num_damaged=len(database.events(trial_id, "damaged")),
+        resumes=[
+            ResumeComparison.from_fields(event.payload)
+            for event in database.events(trial_id, "resume_compared")
+        ],
     )
     try:
         return facts, _choose_series(database, facts, plot_metric)

@@ -159,6 +159,7 @@ def _make_document(facts: TrialFacts, series: MetricSeries | None) -> dict[str, 
         "checkpoints": [pick_fields(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
         "plot": series,
         "num_damaged_reports": facts.num_damaged,
+        "resumes": [dataclasses.asdict(resume) for resume in facts.resumes],
     }
 
 
@@ -175,6 +176,7 @@ def _print_trial(facts: TrialFacts) -> None:
         "state": f"{facts.state}: {trial.error}" if trial.error else facts.state,
         "steps": facts.steps_completed,
         "runs": runs if facts.num_runs > 1 else None,
+        "last resume": str(facts.resumes[-1]) if facts.resumes else None,
         "rung": trial.rung,
         "hyperparameters": format_hparams(flatten(trial.hparams)) or None,
         "seed": trial.seed,

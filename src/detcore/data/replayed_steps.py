@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from detcore.data.digest_file import DigestedRun
@@ -98,6 +98,18 @@ class ResumeComparison:
     last_step: int
     num_compared: int = 0
     difference: StepDifference | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> ResumeComparison:
+        """Return the comparison with the fields of a `detcore.log.events.ResumeCompared`."""
+        difference = fields.get("difference")
+        if difference is not None:
+            difference = StepDifference(
+                step=difference["step"],
+                kind=difference["kind"],
+                tensors=tuple(difference["tensors"]),
+            )
+        return cls(**{**fields, "difference": difference})
 
     def __str__(self) -> str:
         start = f"resumed at batch {self.start_step}"

@@ -21,14 +21,12 @@ import numpy.typing as npt
 import xxhash
 
 from detcore.contract.errors import StorageFullError
-from detcore.data.digest_file import read_digests
 from detcore.data.ledger import FrameFile, FrameKind, pack_frame
-from detcore.data.replayed_steps import ReplayedSteps, ResumeComparison
 from detcore.environment import read_variables
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
-    from detcore.data.digest_file import DigestedRun
+    from detcore.data.replayed_steps import ReplayedSteps, ResumeComparison
 
 
 _logger = logging.getLogger("detcore.data")
@@ -133,15 +131,14 @@ class StepDigests:
             rank=rank,
             world_size=world_size,
         )
-        if info.latest_checkpoint is not None and on_compared is not None:
-            digests._compare_with(read_digests(folder, rank=rank, first=True), on_compared)
-        return digests
+        if info.latest_checkpoint is not None:
+            from detcore.data.digest_file import read_digests
+            from detcore.data.replayed_steps import ReplayedSteps
 
-    def _compare_with(
-        self, earlier: DigestedRun | None, on_compared: Callable[[ResumeComparison], object]
-    ) -> None:
-        self._replayed = ReplayedSteps(earlier, self._state_step)
-        self._on_compared = on_compared
+            earlier = read_digests(folder, rank=rank, first=True)
+            digests._replayed = ReplayedSteps(earlier, info.steps_completed)
+            digests._on_compared = on_compared
+        return digests
 
     @staticmethod
     def file_name(run_id: int, *, rank: int = 0) -> str:

@@ -49,6 +49,17 @@ def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_difference(value: object) -> bool:
+    """Whether a value can be the fields of a `detcore.data.StepDifference`."""
+    return (
+        isinstance(value, dict)
+        and _is_count(value.get("step"))
+        and isinstance(value.get("kind"), str)
+        and isinstance(value.get("tensors"), list | tuple)
+        and all(isinstance(name, str) for name in value["tensors"])
+    )
+
+
 def _or_none(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or check(value)
 
@@ -175,7 +186,7 @@ class ResumeCompared:
     start_step: Count
     last_step: Count
     num_compared: Count
-    difference: Annotated[Mapping[str, Any] | None, _or_none(_is_object)] = None
+    difference: Annotated[Mapping[str, Any] | None, _or_none(_is_difference)] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _NUM_TRAINED = 2  # batches trained between taking and writing a snapshot
-_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
+_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json", "audit.json"}
 
 
 def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:

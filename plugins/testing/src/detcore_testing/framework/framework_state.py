@@ -35,7 +35,7 @@ from detcore_testing.framework.framework_runs import (
 from detcore_testing.suite_clauses import clause
 
 _EXIT_PREEMPTED = 75
-_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
+_OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json", "audit.json"}
 
 
 class CheckpointClauses(FrameworkBase):
