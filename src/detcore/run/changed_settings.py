@@ -140,9 +140,9 @@ def _describe_refusal(
     flags = " ".join(_format_set_option(key, value) for key, value in sets.items())
     allowed = (
         "When resuming, you can change max_restarts, hang_timeout_s, "
-        "reproducibility.inexact_resume and the credentials of checkpoint_storage. Until a trial reaches the length that the search requested, you can "
-        "also change searcher.metric, and increase searcher.max_length of single, random and "
-        "grid.\n"
+        "reproducibility.inexact_resume and the credentials of checkpoint_storage. Until a trial "
+        "reaches the length that the search requested, you can also change searcher.metric, and "
+        "increase searcher.max_length of single, random and grid.\n"
     )
     return (
         f"{name} of experiment {record.id} cannot be changed: {reason}.\n"
