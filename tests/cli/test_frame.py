@@ -59,8 +59,7 @@ def wait():
 @bake.command()
 @click.pass_obj
 def show(obj):
-    manager = obj.plugin_manager()
-    print(obj.environment.home, sorted(e.name for e in manager.index() if e.state.name == "READY"))
+    print(obj.environment.home, sorted(obj.plugin_manager().versions()))
 
 @hookimpl
 def detcore_register_commands():

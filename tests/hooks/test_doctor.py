@@ -391,6 +391,13 @@ def test_dissimilar_names_in_options_are_reported(option: str, tmp_path: Path) -
     assert result.stdout.endswith(f"; fix: leave {option} out\n")
 
 
+@pytest.mark.parametrize("command", [["experiment", "list"], ["data", "verify", "1"]])
+def test_commands_report_unknown_plugin_option_once(command: list[str], tmp_path: Path) -> None:
+    variables = {"DETCORE_HOME": str(tmp_path / "home")}
+    result = run_detcore("--no-plugin", "zzz", *command, sites=[tmp_path], variables=variables)
+    assert result.stderr.count("no plugin is called 'zzz'") == 1, result.stderr
+
+
 def test_run_reports_unknown_plugin_option_once(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(
         "entrypoint: no_such_module:Trial\n"

@@ -32,24 +32,31 @@ class CliContext:
     allowed: frozenset[str] | None = None
     reserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     master: str | None = None
+    _managers: list[PluginManager] = dataclasses.field(default_factory=list, init=False)
 
     def plugin_manager(
         self, *, on_problem: Callable[[PluginProblem], None] | None = None
     ) -> PluginManager:
-        """Return a new manager of the enabled plugins.
+        """Return the manager of the enabled plugins.
 
         Args:
-            on_problem: Called once for each faulty plugin; default: print a warning on stderr.
+            on_problem: Called once for each faulty plugin, by a new manager; default: print a
+                warning on stderr.
         """
+        if self._managers and on_problem is None:
+            return self._managers[0]
         from detcore.plugins import PluginManager
 
-        return PluginManager(
+        manager = PluginManager(
             self.environment,
             disabled=self.disabled,
             allowed=self.allowed,
             reserved_commands=self.reserved,
             on_problem=on_problem,
         )
+        if on_problem is None:
+            self._managers.append(manager)
+        return manager
 
 
 def load_experiment_file(

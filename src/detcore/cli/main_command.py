@@ -247,15 +247,15 @@ def _has_working_directory() -> bool:
 
 
 def _get_plugins(ctx: click.Context) -> PluginManager:
-    """Return the manager for looking up commands, and create it on first use.
+    """Return the manager for looking up commands."""
+    return _get_context(ctx).plugin_manager()
 
-    ``--help`` is processed before `main` runs, so `CliContext` may not exist yet.
-    """
-    if "plugins" not in ctx.meta:
-        obj = ctx.obj if isinstance(ctx.obj, CliContext) else _make_context(ctx.params)
-        ctx.meta["plugins"] = obj.plugin_manager()
-    manager: PluginManager = ctx.meta["plugins"]
-    return manager
+
+def _get_context(ctx: click.Context) -> CliContext:
+    """Return the settings, and create them on first use, which may be before `main` runs."""
+    if not isinstance(ctx.obj, CliContext):
+        ctx.obj = _make_context(ctx.params)
+    return ctx.obj
 
 
 def _make_context(params: dict[str, Any]) -> CliContext:
@@ -308,7 +308,9 @@ def _map_owners() -> dict[str, str]:
 @click.pass_context
 def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) -> None:
     """Train models as trials, with metrics, checkpoints and exact resume, without a cluster."""
-    ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})
+    context = _get_context(ctx)
+    if no_plugin or plugins is not None:
+        context.plugin_manager().index()  # warns about unknown names
 
 
 def explain_missing(name: str, entry: PluginEntry | None) -> str:
