@@ -179,9 +179,11 @@ def early_trial(init: str = "", *, base: str = "PyTorchTrial") -> str:
 
 
 WRAPPED = """\
-self.model = {0}.wrap_model(self.build_model())
-        self.optimizer = {0}.wrap_optimizer(self.build_optimizer(self.model))
+self.wrapping_context = {0}
+        model = {0}.wrap_model(self.build_model())
+        optimizer = {0}.wrap_optimizer(self.optimizer(model))
 """
+READ = "model = self.wrapping_context.get_model()\n"
 
 
 def test_early_trial_class_wraps_its_objects() -> None:
@@ -189,17 +191,18 @@ def test_early_trial_class_wraps_its_objects() -> None:
     migrated = migrate(early_trial(init))
     text = migrated.text
     assert "self.context = ctx\n        " + WRAPPED.format("ctx") in text
-    assert "    def build_optimizer(self, model):\n" in text
-    assert '"steps": self.optimizer.steps' in text
     assert "    def compute_loss(self, batch, model, epoch_idx, batch_idx):\n" in text
-    assert '(self, batch):\n        "Evaluate."\n        model = self.model\n        return' in text
-    assert "(self, data_loader):\n        model = self.model\n        pass\n" in text
+    assert f'(self, batch):\n        "Evaluate."\n        {READ}        return' in text
+    assert f"(self, data_loader):\n        {READ}        pass\n" in text
     assert text.endswith("""
     def train_batch(self, batch, epoch_idx, batch_idx):
-        metrics = self.compute_loss(batch, self.model, epoch_idx, batch_idx)
+        context = self.wrapping_context
+        metrics = self.compute_loss(
+            batch=batch, model=context.get_model(), epoch_idx=epoch_idx, batch_idx=batch_idx
+        )
         loss = metrics["loss"] if isinstance(metrics, dict) else metrics
-        self.context.backward(loss)
-        self.context.step_optimizer(self.optimizer)
+        context.backward(loss)
+        context.step_optimizer(context.get_optimizer())
         return metrics
 """)
     (note,) = migrated.findings
@@ -216,17 +219,45 @@ def test_early_trial_class_gets_init() -> None:
 def test_early_scheduler_is_wrapped_if_there_is_one() -> None:
     method = "def create_lr_scheduler(self, optimizer): return LRScheduler(f(optimizer), mode)"
     text = migrate(early_trial(method)).text
-    assert "self.lr_scheduler = self.create_lr_scheduler(self.optimizer)\n" in text
-    assert "if self.lr_scheduler is not None:\n            context.wrap_lr_scheduler(" in text
+    assert "lr_scheduler = self.create_lr_scheduler(optimizer)\n" in text
+    assert "if lr_scheduler is not None:\n            context.wrap_lr_scheduler(" in text
 
 
-def test_unusual_early_trial_class_is_reported() -> None:
-    source = early_trial("def __init__(self, context, size): pass")
+def test_subclass_of_early_trial_is_rewritten() -> None:
+    subclass = textwrap.dedent("""
+        class Faster(Net):
+            def optimizer(self, model):
+                return Adam(model.parameters())
+
+            def train_batch(self, model, batch, **others):
+                return super().train_batch(model=model, batch=batch, **others)
+        """)
+    text = migrate(early_trial() + subclass).text
+    assert "    def compute_loss(self, model, batch, **others):\n" in text
+    assert "return super().compute_loss(model=model" in text
+    assert text.count("def train_batch") == 1
+    assert text.count("def optimizer") == 2
+
+
+def test_wrapping_trial_with_the_same_helpers_stays() -> None:
+    source = early_trial().replace("batch, model, epoch_idx", "batch, epoch_idx")
+    migrated = migrate(source)
+    assert migrated.findings == ()
+    assert "wrapping_context" not in migrated.text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        early_trial("def __init__(self, context, size): pass"),
+        early_trial("def __init__(self, context):\n                return"),
+        early_trial("def compute_loss(self): pass"),
+        early_trial().replace("build_model", "make_model"),
+        early_trial(base="Unknown"),
+    ],
+)
+def test_unusual_early_trial_class_is_reported(source: str) -> None:
     (finding,) = migrate(source).findings
     assert (finding.name, finding.kind) == ("Net", "left")
     assert "context.backward" in finding.advice
     assert migrate(source).text.count("def train_batch(self, batch, model") == 1
-
-
-def test_other_classes_with_the_same_methods_stay() -> None:
-    assert "compute_loss" not in migrate(early_trial(base="object")).text

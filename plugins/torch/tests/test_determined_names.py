@@ -288,7 +288,11 @@ def test_checkpoint_loads_into_given_class(tmp_path: Path) -> None:
         '{"framework": "torch", "trial_class": "gone:Trial", "config": {}, "hparams": {}}'
     )
     trial = load_trial_from_checkpoint_path(
-        folder, trial_class=Sized, trial_kwargs={"size": 3}, torch_load_kwargs={"map_location": 0}
+        folder,
+        trial_class=Sized,
+        trial_kwargs={"size": 3},
+        torch_load_kwargs={},
+        map_location="cpu",
     )
     assert trial.size == 3
     assert trial.model.weight.tolist() == lab.state()["0.weight"]
@@ -381,3 +385,103 @@ def test_wrong_hook_names_are_still_rejected() -> None:
 
     with pytest.raises(InvalidExperimentError, match="on_checkpoint_saved"):
         Lab(with_callbacks(typo=Typo()))
+
+
+class NamedArguments(LineTrial):
+    """Has its arguments in another order, as Determined allows."""
+
+    def train_batch(self, batch_idx: int, epoch_idx: int, batch: Any) -> Any:  # type: ignore[override]
+        assert (epoch_idx, batch_idx) == divmod_of(batch_idx)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+    def evaluate_batch(self, batch_idx: int, batch: Any) -> Any:  # type: ignore[override]
+        return {**super().evaluate_batch(batch), "index": batch_idx}
+
+
+def divmod_of(batch_idx: int) -> tuple[int, int]:
+    return batch_idx // 6, batch_idx
+
+
+def test_arguments_are_matched_by_name() -> None:
+    lab = Lab(NamedArguments).train(4, 10)
+    assert lab.state() == Lab().train(4, 10).state()
+    assert lab.controller.validate().metrics["index"] == pytest.approx((0 + 1 * 3 + 2 * 3 + 3) / 10)
+
+
+def test_arguments_with_other_names_are_positional() -> None:
+    class Renamed(LineTrial):
+        def train_batch(self, data: Any, *others: Any) -> Any:
+            return super().train_batch(data, *others)
+
+        def evaluate_batch(self, data: Any) -> Any:
+            return super().evaluate_batch(data)
+
+    class Keywords(LineTrial):
+        def train_batch(self, **arguments: Any) -> Any:
+            return super().train_batch(**arguments)
+
+    expected = Lab().train(4)
+    for kind in (Renamed, Keywords):
+        lab = Lab(kind).train(4)
+        assert lab.state() == expected.state()
+        assert lab.controller.validate() == Lab().train(4).controller.validate()
+
+
+class Early(PyTorchCallback):
+    outputs: ClassVar[list[Any]] = []
+    epochs: ClassVar[list[None]] = []
+
+    def on_training_epoch_start(self) -> None:  # type: ignore[override]
+        self.epochs.append(None)
+
+    def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+        self.outputs.extend(outputs)
+
+
+def test_callbacks_get_arrays_and_may_omit_the_epoch() -> None:
+    Lab(with_callbacks(early=Early())).train(8).controller.validate()
+    assert len(Early.epochs) == 2
+    assert [type(output["val_loss"]) for output in Early.outputs] == [np.ndarray] * 4
+
+
+def test_getters_return_the_first_wrapped_objects() -> None:
+    lab = Lab()
+    assert lab.context.get_model() is lab.trial.model
+    assert lab.context.get_optimizer() is lab.trial.optimizer
+    assert lab.context.get_lr_scheduler() is None
+
+
+class Attributes(dict[str, Any]):
+    """A dictionary whose attributes are its entries, as many programs define it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class Pool(torch.utils.data.Dataset):  # type: ignore[misc]  # untyped
+    """A dataset with a counter."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class StoredTrial(LineTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.config = Attributes(scale=2.0)
+        self.pool = Pool()
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        self.pool.count += 1
+        x, y = self.context.to_device(Attributes(x=batch[0], y=batch[1])).values()
+        return super().train_batch((x * self.pool.count, y), epoch_idx, batch_idx)
+
+
+def test_attributes_of_abstract_classes_are_saved(tmp_path: Path) -> None:
+    check_resume(StoredTrial, tmp_path, 3, 6)
+
+
+def test_generator_of_a_loader_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "detcore.torch"):
+        DataLoader(line_data(), 4, shuffle=True, generator=torch.Generator())
+    assert "the trial's seed is used" in caplog.text

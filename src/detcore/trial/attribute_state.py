@@ -66,7 +66,8 @@ class AttributeCodec:
 
     def get_state(self, value: Any) -> Any:
         """Return the state of an object that has one, or None."""
-        if callable(getattr(value, "load_state_dict", None)) and hasattr(value, "state_dict"):
+        kind = type(value)  # an instance may compute any attribute
+        if callable(getattr(kind, "load_state_dict", None)) and hasattr(kind, "state_dict"):
             return value.state_dict()
         return None
 
@@ -345,7 +346,8 @@ _CONTAINERS: Mapping[type, str] = {
 def _is_plain_object(value: Any) -> bool:
     """Whether the attributes of an object are its complete state, as for Python classes."""
     return hasattr(value, "__dict__") and all(
-        base is object or (base.__flags__ & _HEAP_TYPE and not vars(base).keys() & _OWN_STORES)
+        base is object
+        or (base.__flags__ & _HEAP_TYPE and not any(map(vars(base).get, _OWN_STORES)))
         for base in type(value).__mro__
     )
 

@@ -83,6 +83,7 @@ def create_trial_from_code(
     *,
     instead: str,
     aliases: Mapping[str, ModuleType] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Iterator[Any]:
     """Create a trial from the code in its checkpoint, which is importable inside the block.
 
@@ -94,6 +95,7 @@ def create_trial_from_code(
         context: Passed to the class.
         instead: Advice for a checkpoint without code, at the end of the message.
         aliases: Modules to make available under other names inside the block.
+        arguments: Further arguments of the class, by name.
 
     Raises:
         InvalidCheckpointError: If the checkpoint has no code.
@@ -105,7 +107,7 @@ def create_trial_from_code(
             f"{folder} has no directory 'code' from which to import {trial_class!r}.\n{instead}"
         )
     with import_from_directory(code, aliases):
-        yield import_trial_class(trial_class, code)(context)
+        yield import_trial_class(trial_class, code)(context, **(arguments or {}))
 
 
 @contextlib.contextmanager

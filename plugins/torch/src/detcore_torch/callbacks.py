@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,8 @@ class PyTorchCallback:
         """Called after the last batch of a validation.
 
         Args:
-            outputs: The results of ``evaluate_batch`` for each batch of this worker.
+            outputs: The results of ``evaluate_batch`` for each batch of this worker, with arrays in
+                place of tensors.
         """
 
     def on_validation_step_end(self, metrics: Mapping[str, Any]) -> None:
@@ -200,7 +202,11 @@ class Callbacks:
     def call_hook(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, in order."""
         for callback in self._callbacks.values():
-            getattr(callback, hook)(*arguments)
+            method = getattr(callback, hook)
+            if hook == "on_training_epoch_start" and not inspect.signature(method).parameters:
+                method()  # as in early releases of Determined
+            else:
+                method(*arguments)
 
     def overrides(self, *hooks: str) -> bool:
         """Return whether a callback defines one of these hooks."""

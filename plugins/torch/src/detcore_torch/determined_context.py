@@ -8,6 +8,7 @@ from typing import Any
 
 from detcore.trial import TrialContext
 from detcore_torch.libraries import torch
+from detcore_torch.lr_scheduler import LRScheduler
 from detcore_torch.metric_reducers import MetricReducer
 from detcore_torch.tensorboard_writer import EventWriter
 
@@ -84,9 +85,24 @@ class DeterminedContext(TrialContext):
     """
 
     device: Any
+    models: list[Any]
+    optimizers: list[Any]
+    lr_schedulers: list[LRScheduler]
     wrap_scaler: Callable[[Any], Any]
     wrap_reducer: Callable[..., Any]
     experimental: ExperimentalContext
+
+    def get_model(self) -> Any:
+        """Return the first wrapped model."""
+        return self.models[0]
+
+    def get_optimizer(self) -> Any:
+        """Return the first wrapped optimizer."""
+        return self.optimizers[0]
+
+    def get_lr_scheduler(self) -> LRScheduler | None:
+        """Return the first wrapped scheduler, or None."""
+        return self.lr_schedulers[0] if self.lr_schedulers else None
 
     def get_tensorboard_writer(self) -> Any:
         """Return a ``torch.utils.tensorboard.SummaryWriter`` for the trial's event files.

@@ -48,6 +48,7 @@ def load_trial_from_checkpoint_path(
     trial_class: type[PyTorchTrial] | None = None,
     trial_kwargs: Mapping[str, Any] | None = None,
     torch_load_kwargs: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Create the trial of a checkpoint, and load the checkpoint's weights into its models.
 
@@ -58,8 +59,9 @@ def load_trial_from_checkpoint_path(
     Args:
         path: Directory of the checkpoint, such as ``detcore checkpoint download`` creates.
         trial_class: The trial's class; None for the class in the checkpoint.
-        trial_kwargs: Arguments of `trial_class` after the context.
+        trial_kwargs: Arguments of the class after the context.
         torch_load_kwargs: Ignored; accepted for compatibility.
+        kwargs: Ignored; accepted for compatibility.
 
     Returns:
         The trial. Its optimizers are in their initial state.
@@ -72,11 +74,13 @@ def load_trial_from_checkpoint_path(
     folder = find_checkpoint_directory(path)
     record = read_trial_file(folder, _FRAMEWORK)
     context = PyTorchTrialContext.from_config(record["config"])
+    arguments = trial_kwargs or {}
     if trial_class is not None:
-        trial = trial_class(context, **(trial_kwargs or {}))
+        trial = trial_class(context, **arguments)
     else:
-        code = create_trial_from_code(folder, record["trial_class"], context, instead=_INSTEAD)
-        with code as trial:
+        with create_trial_from_code(
+            folder, record["trial_class"], context, instead=_INSTEAD, arguments=arguments
+        ) as trial:
             pass
     load_models(context.models, folder)
     trial.context = context

@@ -82,7 +82,7 @@ class PyTorchTrialContext(DeterminedContext):
         if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
             is_usable = data.flags.writeable and all(stride >= 0 for stride in data.strides)
             return torch.from_numpy(data if is_usable else data.copy()).to(self.device)
-        if hasattr(data, "to"):
+        if callable(getattr(type(data), "to", None)):
             return data.to(self.device)
         if isinstance(data, Mapping):
             return {key: self.to_device(value) for key, value in data.items()}

@@ -18,6 +18,7 @@ from detcore_torch.data.data_loader import BatchStream, DataLoader, check_trial_
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import as_number, reduce_over_workers
 from detcore_torch.process_group import lost_peers_raised
+from detcore_torch.pytorch_trial import match_arguments
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other
@@ -93,6 +94,7 @@ class TorchController:
             has_updated=False,
             trial_attributes=self._attributes.capture,
         )
+        self._train = match_arguments(trial.train_batch, "batch", "epoch_idx", "batch_idx")
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
         self._has_started = False
         self._is_resumed = False
@@ -227,7 +229,7 @@ class TorchController:
             self._digests.log(number + 1, batch.records, lambda: list_arrays(batch.data))
         self._context.share_buffers()
         with self._context.training_batch(number, self._epoch_length):
-            returned = self._trial.train_batch(self._context.move_batch(batch.data), epoch, number)
+            returned = self._train(self._context.move_batch(batch.data), epoch, number)
         unit.add_batch(returned, len(batch.records))
         self._state.batches += 1
         if within + 1 == self._epoch_length:

@@ -128,8 +128,7 @@ def init(
     values = {**(hparams or {}), **setup.hparams}
     context = PyTorchTrialContext(dataclasses.replace(setup, settings=settings, hparams=values))
     context.start = start
-    if hparams is not None:
-        context.get_hparams()  # the script has them, so none is reported as unread
+    context.get_hparams()  # the script reads them elsewhere, so none is reported as unread
     context.set_enable_tensorboard_logging(enable_tensorboard_logging)
     yield context
 

@@ -11,7 +11,7 @@ from detcore.trial import ValidationResult
 from detcore_torch.data.data_loader import BatchStream, DataLoader
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import Reducer, as_number, batch_reducer, reduce_over_workers
-from detcore_torch.pytorch_trial import PyTorchTrial
+from detcore_torch.pytorch_trial import PyTorchTrial, match_arguments
 
 if TYPE_CHECKING:
     from detcore_torch.callbacks import Callbacks
@@ -85,8 +85,9 @@ class Evaluation:
         states: dict[str, Any] = {}
         outputs: list[Any] = []
         num_records = 0
-        for batch in self._stream:
-            outcome = self._trial.evaluate_batch(self._context.move_batch(batch.data))
+        evaluate = match_arguments(self._trial.evaluate_batch, "batch", "batch_idx")
+        for index, batch in enumerate(self._stream):
+            outcome = evaluate(self._context.move_batch(batch.data), index)
             outputs.append(outcome)
             num_records += len(batch.records)
             for name, value in _check_mapping(outcome).items():
@@ -96,6 +97,8 @@ class Evaluation:
                 if kind is Reducer.AVG:
                     number = {"values": number, "weights": len(batch.records)}
                 states[name] = reducer.accumulate(number)
+        if self._callbacks.overrides("on_validation_epoch_end"):
+            outputs = [_to_arrays(output) for output in outputs]
         self._callbacks.call_hook("on_validation_epoch_end", outputs)
         everywhere = place.allgather((states, num_records))
         names = dict.fromkeys(name for outcome, _ in everywhere for name in outcome)
@@ -113,7 +116,8 @@ class Evaluation:
         outcome: tuple[dict[str, float], int] | None = None
         if place.rank == 0:
             counted = EvaluationLoader(self._loader, self._stream, self.num_batches)
-            metrics = _check_mapping(self._trial.evaluate_full_dataset(counted))
+            evaluate = match_arguments(self._trial.evaluate_full_dataset, "data_loader")
+            metrics = _check_mapping(evaluate(counted))
             numbers = {name: as_number(name, value) for name, value in metrics.items()}
             outcome = numbers, counted.num_records
         self._callbacks.call_hook("on_validation_epoch_end", [])
@@ -163,6 +167,14 @@ class EvaluationLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # un
         for batch in self._stream:
             self.num_records += len(batch.records)
             yield batch.data
+
+
+def _to_arrays(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of ``evaluate_batch`` with arrays in place of tensors."""
+    return {
+        name: value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        for name, value in output.items()
+    }
 
 
 def _check_mapping(found: Any) -> Mapping[str, Any]:

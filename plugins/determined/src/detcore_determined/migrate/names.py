@@ -307,9 +307,6 @@ _GONE = {
         "get_batch_length": "detcore counts the records that the sampler selects",
     },
     "determined.pytorch.PyTorchTrialContext": {
-        "get_lr_scheduler get_model get_optimizer": (
-            "keep the object that context.wrap_model returned"
-        ),
         "reduce_metrics reset_reducers run_cross_slot_reduction": "detcore calls the reducers",
     },
     "determined.pytorch.TrainUnit": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from detcore_torch.data.batch_fetcher import BatchFetcher, raise_failures, retur
 from detcore_torch.data.batch_order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
 from detcore_torch.libraries import torch
 from detcore_torch.state.random_generators import seed_from
+
+_logger = logging.getLogger("detcore.torch")
 
 _OPTIONS = (
     "num_workers",
@@ -36,8 +39,8 @@ class Batch:
 class DataLoader:
     """A description of batches, from which detcore creates a PyTorch loader.
 
-    Accepts the arguments of ``torch.utils.data.DataLoader`` except ``generator``: the order follows
-    from the trial's seed. A resumed run continues with the next batch, even in the middle of an
+    Accepts the arguments of ``torch.utils.data.DataLoader``. The order follows from the trial's
+    seed. A resumed run continues with the next batch, even in the middle of an
     epoch, and reads nothing again. Each of N workers trains on every N-th batch, so give each
     worker all of the data.
 
@@ -60,6 +63,7 @@ class DataLoader:
         timeout: As PyTorch's.
         worker_init_fn: As PyTorch's.
         multiprocessing_context: As PyTorch's.
+        generator: Ignored, which the log says.
         prefetch_factor: As PyTorch's.
         persistent_workers: As PyTorch's; workers of training data always stay for all epochs.
 
@@ -82,12 +86,15 @@ class DataLoader:
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
+        generator: Any = None,
         *,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
     ) -> None:
         _check_dataset(dataset)
         _check_sampling(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        if generator is not None:
+            _logger.info("the generator of the DataLoader is ignored: the trial's seed is used")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
