@@ -27,6 +27,10 @@ EXAMPLES: list[events.Event] = [
     events.CheckpointDeleting(uuid=UUID),
     events.CheckpointDeleted(uuid=UUID, resources={}),
     events.CheckpointDamaged(uuid=UUID),
+    events.ResumeCompared(
+        start_step=4, last_step=9, num_compared=5,
+        difference={"step": 6, "kind": "loss", "tensors": ["model.weight"]},
+    ),
     events.TrialFailed(error="INVALID_HP"),
     events.TrialFinished(state="COMPLETED"),
 ]  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import NotFoundError
-from detcore.data import ResumeComparison
 from detcore.record_descriptions import describe_trials, trial_state
 
 if TYPE_CHECKING:
+    from detcore.data import ResumeComparison
     from detcore.records import (
         CheckpointRecord,
         Database,
@@ -86,6 +86,8 @@ def read_trial(
     Raises:
         NotFoundError: If the trial does not exist, or the metric was never reported.
     """
+    from detcore.data import ResumeComparison
+
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
     metric, smaller = experiment.searcher.metric, experiment.searcher.smaller_is_better

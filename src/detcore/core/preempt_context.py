@@ -100,7 +100,10 @@ class PreemptContext:
         for number, handler in self._before.items():
             # Handlers that the user's code has installed since then stay.
             if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+                # A closed terminal sends SIGHUP twice: to its processes, and when their shell ends.
+                is_repeated = number == signal.SIGHUP and self.is_requested
+                previous = signal.SIG_DFL if handler is None else handler
+                signal.signal(number, signal.SIG_IGN if is_repeated else previous)
         self._before = {}
 
     def request(self) -> None:
