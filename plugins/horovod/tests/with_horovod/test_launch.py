@@ -68,10 +68,11 @@ if sys.argv[1] == rank:
     sys.exit(3)
 time.sleep(60)
 """
+# Exits at once, because a second SIGTERM would kill an interpreter that is being finalized.
 GENTLE = """
-import os, signal, sys, time
+import os, signal, time
 from pathlib import Path
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
 Path("ready-" + os.environ["HOROVOD_RANK"]).write_text(str(os.getpid()))
 time.sleep(600)
 """
