@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detcore.data.digest_file import DigestedRun
 
-RANDOM = "random."
+_RANDOM = "random."
 # A step consumes gradients, so a run that starts from a checkpoint may not have gradients yet.
 _GRADIENT = "gradient."
 # In the order of use in a step.
@@ -62,18 +62,18 @@ def compare_step(
     if one is not None and other is not None:
         if any(not name.startswith(_GRADIENT) for name in one.keys() ^ other.keys()):
             kind = kind or "model"
-        names = list_differing_names(one, other)
+        names = _list_differing_names(one, other)
     if not kind and not names:
         return None
     if step == 0:
         kind = kind or "initial state"
     elif kind not in ("record order", "record content", "model"):
-        draws = any(name.startswith(RANDOM) for name in names)
+        draws = any(name.startswith(_RANDOM) for name in names)
         kind = "random draw" if draws else kind or "tensor"
     return StepDifference(step=step, kind=kind, tensors=names)
 
 
-def list_differing_names(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
+def _list_differing_names(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names with different digests, without gradients that only one run has."""
     return tuple(
         name
@@ -135,16 +135,22 @@ class ReplayedSteps:
         states = {} if earlier is None else earlier.states
         self._rows = {step: row for step, row in rows.items() if step > start_step}
         self._states = {step: state for step, state in states.items() if step >= start_step}
-        self.last_step = max([start_step, *self._rows, *self._states])
+        self._last_step = max([start_step, *self._rows, *self._states])
+        self._newest_step = start_step
         self._compared: set[int] = set()
         self._difference: StepDifference | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has passed all steps of the earlier run."""
+        return self._newest_step >= self._last_step
 
     @property
     def result(self) -> ResumeComparison:
         """The comparison so far."""
         return ResumeComparison(
             start_step=self._start_step,
-            last_step=self.last_step,
+            last_step=self._last_step,
             num_compared=len(self._compared),
             difference=self._difference,
         )
@@ -163,6 +169,7 @@ class ReplayedSteps:
         rows: tuple[Sequence[int] | None, Sequence[int] | None],
         states: tuple[Mapping[str, int] | None, Mapping[str, int] | None],
     ) -> None:
+        self._newest_step = max(self._newest_step, step)
         if rows[0] is None and states[0] is None:
             return
         if step > self._start_step:

@@ -233,7 +233,6 @@ class StepDigests:
         """
         if self._is_full:
             return
-        last_step = max([self._state_step, *self._rows, *(step for step, _ in self._metrics)])
         try:
             self._write_frames()
         except (OSError, StorageFullError) as error:
@@ -243,14 +242,14 @@ class StepDigests:
                 "must train them again: %s",
                 str(error).partition("\n")[0],
             )
-        self._announce_comparison(last_step)
+        self._announce_comparison()
 
-    def _announce_comparison(self, last_step: int) -> None:
+    def _announce_comparison(self) -> None:
         """Report the comparison with the earlier run, once it is known."""
         if self._replayed is None or self._on_compared is None:
             return
         result = self._replayed.result
-        if result.difference is not None or self._is_full or last_step >= result.last_step:
+        if result.difference is not None or self._is_full or self._replayed.is_over:
             self._replayed = None
             self._on_compared(result)
 

@@ -68,7 +68,7 @@ if sys.argv[1] == rank:
     sys.exit(3)
 time.sleep(60)
 """
-# Exits at once, because a second SIGTERM would kill an interpreter that is being finalized.
+# Exits immediately, because a second SIGTERM would kill an interpreter that is being finalized.
 GENTLE = """
 import os, signal, time
 from pathlib import Path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
@@ -203,10 +203,9 @@ class Callbacks:
         """Call a hook of all callbacks, in order."""
         for callback in self._callbacks.values():
             method = getattr(callback, hook)
-            if hook == "on_training_epoch_start" and not inspect.signature(method).parameters:
-                method()  # as in early releases of Determined
-            else:
-                method(*arguments)
+            if hook == "on_training_epoch_start":  # without an argument in early releases
+                method = match_arguments(method, "epoch_idx")
+            method(*arguments)
 
     def overrides(self, *hooks: str) -> bool:
         """Return whether a callback defines one of these hooks."""
@@ -258,6 +257,30 @@ class Callbacks:
         for name, callback in self._callbacks.items():
             if name in states:
                 callback.load_state_dict(states[name])
+
+
+def match_arguments(method: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return a function that calls a user's method with the arguments that it accepts.
+
+    Determined passed arguments by name, so that a method may have them in another order, or only
+    some of them. A method with other names gets them by position.
+
+    Args:
+        method: The bound method.
+        names: The names of the arguments, in the order in which the function takes them.
+    """
+    parameters = inspect.signature(method).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return lambda *values: method(**dict(zip(names, values, strict=True)))
+    accepted_names = {parameter.name for parameter in parameters}
+    if names[0] in accepted_names:
+        return lambda *values: method(
+            **{name: v for name, v in zip(names, values, strict=True) if name in accepted_names}
+        )
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return method
+    count = len(parameters)
+    return lambda *values: method(*values[:count])
 
 
 def _check_hooks(name: str, callback: PyTorchCallback) -> None:

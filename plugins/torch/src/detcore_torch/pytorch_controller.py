@@ -13,12 +13,11 @@ from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, MetricError, describe
 from detcore.metrics import weighted_mean
 from detcore.trial import ValidationResult
-from detcore_torch.callbacks import Callbacks
+from detcore_torch.callbacks import Callbacks, match_arguments
 from detcore_torch.data.data_loader import BatchStream, DataLoader, check_trial_loader
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import as_number, reduce_over_workers
 from detcore_torch.process_group import lost_peers_raised
-from detcore_torch.pytorch_trial import match_arguments
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other

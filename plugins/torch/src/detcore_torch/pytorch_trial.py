@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore import Trial
@@ -121,30 +120,6 @@ class PyTorchTrial(Trial):
     def build_callbacks(self) -> Mapping[str, PyTorchCallback]:
         """Return callbacks by name; they are called in this order, on every worker."""
         return {}
-
-
-def match_arguments(method: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """Return a function that calls a user's method with the arguments that it accepts.
-
-    Determined passed arguments by name, so that a method may have them in another order, or only
-    some of them. A method with other names gets them by position.
-
-    Args:
-        method: The bound method.
-        names: The names of the arguments, in the order in which the function takes them.
-    """
-    parameters = inspect.signature(method).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda *values: method(**dict(zip(names, values, strict=True)))
-    known = {parameter.name for parameter in parameters} & {*names}
-    if known and names[0] in known:
-        return lambda *values: method(
-            **{name: v for name, v in zip(names, values, strict=True) if name in known}
-        )
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        return method
-    count = len(parameters)
-    return lambda *values: method(*values[:count])
 
 
 def _missing_method_error(trial: PyTorchTrial, name: str) -> InvalidExperimentError:

@@ -251,10 +251,10 @@ class Trainer:
     ) -> tuple[NativeStart, Mapping[str, int] | None]:
         """Return the start, and the length of a standalone script that has no configured length."""
         start = self._start
-        given = None if max_length is None else max_length.to_length("max_length")
+        length = None if max_length is None else max_length.to_length("max_length")
         if start.config is None:
             configured = start.info.settings.max_length
-            if given not in (None, configured):
+            if length not in (None, configured):
                 _logger.info("max_length of fit is ignored: searcher.max_length is %s", configured)
             return start, None
         if is_test:
@@ -264,9 +264,9 @@ class Trainer:
             self._context.setup = setup
             smoke = smoke_config(start.config)
             return dataclasses.replace(start, config=smoke, has_length=True), None
-        if given is not None:
-            length = {given.unit.value: given.count}
-            return dataclasses.replace(start, has_length=False), length
+        if length is not None:
+            start = dataclasses.replace(start, has_length=False)
+            return start, {length.unit.value: length.count}
         if start.has_length:
             return start, None
         raise InvalidExperimentError(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidExperimentError, MetricError, describe
 from detcore.metrics import MetricReducer as BatchReducer
 from detcore.trial import ValidationResult
+from detcore_torch.callbacks import Callbacks, match_arguments
 from detcore_torch.data.data_loader import BatchStream, DataLoader
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import Reducer, as_number, batch_reducer, reduce_over_workers
-from detcore_torch.pytorch_trial import PyTorchTrial, match_arguments
+from detcore_torch.pytorch_trial import PyTorchTrial
 
 if TYPE_CHECKING:
-    from detcore_torch.callbacks import Callbacks
     from detcore_torch.pytorch_context import PyTorchTrialContext
 
 
