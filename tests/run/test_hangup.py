@@ -24,7 +24,7 @@ with core.init() as context:
     Path("started").touch()
     while not context.preempt.should_preempt():
         time.sleep(0.05)
-        print("step", flush=True)
+    # Printing earlier could fail between the end of the terminal and the arrival of SIGHUP.
     print("asked to stop", flush=True)
     with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
         (path / "state").write_text("saved")
