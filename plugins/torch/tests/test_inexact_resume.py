@@ -40,13 +40,18 @@ class Forgetful(Trial):
 """
 
 
-def run_killed(folder: Path, name: str, **settings: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Kill a run at batch 44, resume it from batch 15 or 30, and return its output and records."""
+def run_killed(
+    folder: Path, name: str, *, moment: str = "TEST_KILL_AT", every: int = 1, **settings: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    """Kill a run at batch 44, resume it from batch 15 or 30, and return its output and records.
+
+    With another `moment`, ``TEST_STOP_AT``, the run stops at batch 44 and saves a checkpoint.
+    """
     code = folder / "code"
     shutil.copytree(CODE, code, ignore=shutil.ignore_patterns("[!ct]*"))
     (code / "classifier.py").rename(code / "model_def.py")
     (code / "other_def.py").write_text(INEXACT)
-    with DetcoreCommand(folder, variables={"TEST_KILL_AT": "44"}) as detcore:
+    with DetcoreCommand(folder, variables={moment: "44"}) as detcore:
         assert detcore("migrate", code).code == 0
         config = detcore.write_config({
             "name": name,
@@ -56,7 +61,7 @@ def run_killed(folder: Path, name: str, **settings: Any) -> tuple[Any, list[dict
                          "max_length": {"epochs": 3}},
             "min_checkpoint_period": {"batches": 15},
             "scheduling_unit": 5,
-            "reproducibility": {"experiment_seed": 5, "step_digests": 1, **settings},
+            "reproducibility": {"experiment_seed": 5, "step_digests": every, **settings},
             "max_restarts": 0,
         })  # fmt: skip
         detcore("run", config, code)
@@ -87,3 +92,17 @@ def test_forgotten_optimizer_slot_is_an_error(tmp_path: Path) -> None:
     assert resumed.code == 1, resumed.output
     assert "optimizer.state.0.momentum_buffer was saved and not restored" in resumed.output
     assert records == []
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_batch_after_stop_is_compared(tmp_path: Path, every: int) -> None:
+    resumed, (record,) = run_killed(tmp_path, "Trial", moment="TEST_STOP_AT", every=every)
+    start = record["start_step"]
+    assert f"batches {start + 1} to {start + 1} are trained again: identical" in resumed.output
+    assert start % 10 and record["num_compared"] == 1
+
+
+def test_difference_after_stop_is_reported(tmp_path: Path) -> None:
+    resumed, (record,) = run_killed(tmp_path, "Inexact", moment="TEST_STOP_AT", every=10)
+    assert resumed.code == 0, resumed.output
+    assert record["difference"]["step"] == record["start_step"] + 1

@@ -58,7 +58,7 @@ class StepDigests:
         path: File to write, ``digests-<run_id>.bin`` in the trial's directory. It must not exist.
         run_id: Number of this start of the trial, from 1.
         start_step: Number of steps completed when the run started.
-        every: Record each step that is a multiple of this; >= 1.
+        every: Record each step that is a multiple of this; >= 1. The first step is recorded, too.
         rank: Index of this worker.
         world_size: Number of workers. Each writes a separate file.
 
@@ -96,6 +96,7 @@ class StepDigests:
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
+        self._first_step = start_step + 1
         self._is_full = False
         self._replayed: ReplayedSteps | None = None
         self._on_compared: Callable[[ResumeComparison], object] | None = None
@@ -159,6 +160,17 @@ class StepDigests:
         self.describe(has_state=tensors is not None)
         self.digest_state(self._state_step)
 
+    def is_recorded(self, step: int) -> bool:
+        """Whether digests of a step are recorded: each `every`-th, and the first of a run.
+
+        The run that was stopped at the same checkpoint may have recorded the first step, too.
+        """
+        return step % self.every == 0 or step == self._first_step
+
+    def record_next(self, step: int) -> None:
+        """Record the batch after the last checkpoint of a run, in addition to the other steps."""
+        self._first_step = step
+
     def log(
         self,
         step: int,
@@ -173,7 +185,7 @@ class StepDigests:
             content: The batch's arrays in a fixed order, or a function that returns them; empty if
                 unknown. It is not read for a step that is not recorded.
         """
-        if step % self.every or self._is_full:
+        if not self.is_recorded(step) or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         row[0] = 0 if record_ids is None else _digest_arrays((record_ids,))
@@ -269,8 +281,10 @@ class StepDigests:
 
     def _digest_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         before = steps_completed - len(metrics)
-        first = before - before % self.every + self.every
-        for step in range(first, steps_completed + 1, self.every):
+        steps = [*range(before - before % self.every + self.every, steps_completed + 1, self.every)]
+        if before < self._first_step <= steps_completed:
+            steps.append(self._first_step)
+        for step in steps:
             values = metrics[step - before - 1].values()
             packed = struct.pack(f"<{len(values)}d", *map(float, values))
             self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)

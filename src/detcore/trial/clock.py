@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger("detcore.trial")
+# A person who has pressed Ctrl-C does not wait longer for a batch that is only compared.
+_MAX_EXTRA_BATCH_S = 0.5
+_MIN_REMAINING_S = 5.0
 
 
 class ScheduledPollingClock(PollingClock):
@@ -389,6 +393,10 @@ class ScheduledClock(ScheduledPollingClock, Clock):
     """The `Clock` of a schedule, a core context and a controller."""
 
     _controller: LoopingController | SteppingController
+    _is_past_end = False
+    # When the last boundary's work was done, and the seconds per batch since the one before it.
+    _boundary_at = 0.0
+    _batch_s = math.inf
 
     def slowest(self, seconds: float) -> float:
         return self._agreement.find_slowest(seconds)
@@ -408,6 +416,11 @@ class ScheduledClock(ScheduledPollingClock, Clock):
     ) -> bool:
         own_unit = UnitMetrics(training_metrics, batch_metrics, n_records)
         unit, interrupts = self._agreement.merge_unit(own_unit, self._read_interrupts())
+        if self._is_past_end:
+            self._digest_extra_batch(steps_completed, unit)
+            return False
+        seconds = time.monotonic() - self._boundary_at
+        self._batch_s = seconds / max(1, steps_completed - self.steps_completed)
         self._schedule.record_training(steps_completed)
         self.steps_completed = steps_completed
         return self._do_due_work(unit, interrupts)
@@ -416,11 +429,40 @@ class ScheduledClock(ScheduledPollingClock, Clock):
         self._core.checkpoint.poll()
         while True:
             decision, interrupts = self._choose_decision(interrupts), None
-            if decision.step in (Step.TRAIN, Step.STOP):
-                return decision.step is Step.TRAIN
+            if decision.step is Step.STOP:
+                return decision.reason == "preempted" and self._start_extra_batch()
+            if decision.step is Step.TRAIN:
+                self._boundary_at = time.monotonic()
+                return True
             if decision.step is Step.REPORT:
                 self._record_report(unit)
             elif decision.step is Step.VALIDATE:
                 self.validated(self._controller.validate())
             else:
                 self.save(self._controller)
+
+    def _start_extra_batch(self) -> bool:
+        """Prepare one batch after the last checkpoint, if the time allows; return whether to train.
+
+        The resumed run trains this batch again, and compares it. Nothing else is recorded of it.
+        """
+        digests = self._context.digests
+        if digests is None or self.steps_completed >= self.operation_length:
+            return False
+        remaining_s = self._core.preempt.seconds_left
+        has_time = self._batch_s <= _MAX_EXTRA_BATCH_S and (
+            remaining_s is None or remaining_s > _MIN_REMAINING_S
+        )
+        if not self._agreement.broadcast_from_chief(has_time):
+            return False
+        self._is_past_end, self.stopped = True, None
+        self.next_boundary = self.steps_completed + 1
+        digests.record_next(self.next_boundary)
+        return True
+
+    def _digest_extra_batch(self, step: int, unit: UnitMetrics) -> None:
+        digests = self._context.digests
+        if digests is not None and step > self.steps_completed:
+            digests.log_metrics(step, unit.batches or ())
+            digests.flush()
+        self.stopped = "preempted"

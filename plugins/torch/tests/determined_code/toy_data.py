@@ -1,4 +1,7 @@
-"""Synthetic data of the examples; a process with TEST_KILL_AT kills itself at that update."""
+"""Synthetic data of the examples; a process with TEST_KILL_AT kills itself at that update.
+
+With TEST_STOP_AT, the process gets SIGTERM at that update.
+"""
 
 import itertools
 import os
@@ -16,16 +19,18 @@ def points(num_records=96):
     return torch.utils.data.TensorDataset(features, labels)
 
 
-def kill_at_update(number):
-    """Kill this process before an optimizer's update."""
+def signal_at_update(number, kind):
+    """Send this process a signal before an optimizer's update."""
     counter = itertools.count(1)
 
     def hook(*_):
         if next(counter) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), kind)
 
     register_optimizer_step_pre_hook(hook)
 
 
 if "TEST_KILL_AT" in os.environ:
-    kill_at_update(int(os.environ["TEST_KILL_AT"]))
+    signal_at_update(int(os.environ["TEST_KILL_AT"]), signal.SIGKILL)
+if "TEST_STOP_AT" in os.environ:
+    signal_at_update(int(os.environ["TEST_STOP_AT"]), signal.SIGTERM)

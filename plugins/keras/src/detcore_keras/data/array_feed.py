@@ -97,7 +97,7 @@ class ArrayFeed(Feed):
             epochs = epochs[begin : self._done]
         ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
-    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
+    def identify_batches(self, inputs: Any, indices: Sequence[int]) -> Sequence[BatchIdentity]:
         """Return the indices of the records of batches, and their values."""
         ends = self._bounds[self._done :].tolist()
         batches = [self._rows[ends[index] : ends[index + 1]] for index in indices]

@@ -151,7 +151,7 @@ class DatasetFeed(Feed):
         epoch = self._epoch if self._cursor else self._epoch - 1
         ledger.log_batches(self.position - count + 1, epoch, ends, ids)
 
-    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
+    def identify_batches(self, inputs: Any, indices: Sequence[int]) -> Sequence[BatchIdentity]:
         """Return neither ids nor arrays, because batches exist only in the graph."""
         return [(None, ()) for _ in indices]
 

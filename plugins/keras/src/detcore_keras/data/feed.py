@@ -74,7 +74,7 @@ class Feed(Protocol):
     ) -> None:
         """Log the record ids of the last `count` batches. Call it after `advance`."""
 
-    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
+    def identify_batches(self, inputs: Any, indices: Sequence[int]) -> Sequence[BatchIdentity]:
         """Return ids and arrays of batches of the last block.
 
         Call it before the `advance` that counts the batches.

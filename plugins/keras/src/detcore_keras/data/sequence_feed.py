@@ -82,7 +82,7 @@ class SequenceFeed(Feed):
         indices, ends, epochs = self._sampler.joined_batches(first, self.position)
         ledger.log_batches(first + 1, epochs, ends, indices)
 
-    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
+    def identify_batches(self, inputs: Any, indices: Sequence[int]) -> Sequence[BatchIdentity]:
         """Return the index of the item, and its arrays."""
         arrays = [leaf.numpy() for leaf in list_leaves(inputs)]
         return [(self._sampler.batch(self.position), arrays) for _ in indices]

@@ -159,13 +159,12 @@ class Units:
 
     def digest_batches(self, digests: StepDigests, inputs: Any, count: int) -> None:
         """Record the digests that are due for batches of the block not counted yet."""
-        first, every = self.feed.position + 1, digests.every
-        due = range(-first % every, count, every)
-        steps = range(first + due.start, first + count, every)
-        if steps:
+        first = self.feed.position + 1
+        due = [index for index in range(count) if digests.is_recorded(first + index)]
+        if due:
             batches = self.feed.identify_batches(inputs, due)
-            for step, (record_ids, content) in zip(steps, batches, strict=True):
-                digests.log(step, record_ids, content)
+            for index, (record_ids, content) in zip(due, batches, strict=True):
+                digests.log(first + index, record_ids, content)
 
     def list_scalars(self, logs: Any) -> dict[str, float]:
         """Return a batch's metrics as numbers. Warn once about values that are not numbers."""
