@@ -26,7 +26,7 @@ from recorded import Records
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 
 from detcore.checkpoint import verify_checkpoint
-from detcore.log.events import CheckpointCommitted, CheckpointStarted
+from detcore.log.events import CheckpointCommitted, CheckpointStarted, ResumeCompared
 from detcore.log.reading import event_log_path
 from detcore.log.writing import EventLog
 from detcore.records import MetricRecord, OutputLog
@@ -512,6 +512,20 @@ def test_lineage_spans_experiments_and_runs(site: Site, tmp_path: Path) -> None:
     database.start_run(trial)
     rows = [row for row in site.page(f"/ui/trials/{trial}").rows if len(row) == 3]
     assert [row[2].partition(",")[0][:12] for row in rows[-2:]] == ["-", uuids[2][:12]]
+
+
+def test_trial_page_shows_resumes(site: Site) -> None:
+    _, (trial,) = site.search(1, name="resumed", state=ExperimentState.RUNNING)
+    site.database.start_run(trial)
+    log = EventLog(event_log_path(site.folder(trial), 1), trial_id=trial, run_id=1)
+    difference = {"step": 36, "kind": "loss", "tensors": ["<b>weight"]}
+    for found in (None, difference):
+        event = ResumeCompared(start_step=34, last_step=41, num_compared=7, difference=found)
+        log.append(event.KIND, dataclasses.asdict(event))
+    log.close()
+    text = site.page(f"/ui/trials/{trial}").text
+    assert "resumed at batch 34; batches 35 to 41 are trained again: identical" in text
+    assert "differ from the earlier run: step 36, loss, <b>weight" in text
 
 
 def test_model_pages(site: Site, tmp_path: Path) -> None:
