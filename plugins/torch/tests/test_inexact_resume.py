@@ -99,7 +99,8 @@ def test_batch_after_stop_is_compared(tmp_path: Path, every: int) -> None:
     resumed, (record,) = run_killed(tmp_path, "Trial", moment="TEST_STOP_AT", every=every)
     start = record["start_step"]
     assert f"batches {start + 1} to {start + 1} are trained again: identical" in resumed.output
-    assert start % 10 and record["num_compared"] == 1
+    assert start % 10
+    assert record["num_compared"] == 1
 
 
 def test_difference_after_stop_is_reported(tmp_path: Path) -> None:
