@@ -62,8 +62,10 @@ def test_reports_survive_kills_during_ingestion(
     store: Store, nursery: Nursery, moments: random.Random
 ) -> None:
     acknowledged: list[int] = []
-    moved = 0
-    for _ in range(KILLS):
+    num_kills = moved = 0
+    # On a busy machine, more kills are needed until the children have copied reports.
+    while num_kills < KILLS or moved <= KILLS:
+        num_kills += 1
         before = len(recorded(store))
         some, code = nursery.run(
             "report", kill_after_s=moments.uniform(0.05, 0.3), **report(store, drain=True)
@@ -75,7 +77,6 @@ def test_reports_survive_kills_during_ingestion(
         rows = recorded(store)
         assert set(acknowledged) <= set(rows)
         assert len(rows) == len(set(rows))
-    assert moved > KILLS  # the children copied reports before the kill
     assert len(set(acknowledged)) == len(acknowledged)
 
 
