@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detcore.errors import InexactResumeError
-from detcore.trial.restore_audit import AUDIT_FILE, audited, check_restored
+from detcore.checkpoint.restore_audit import AUDIT_FILE, audited, check_restored
 
 STATE = {
     "random.numpy": np.arange(4),

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -149,15 +149,23 @@ class StepDigests:
         """Add facts about the run, such as ``threads=4``, before the first flush; JSON values."""
         self._facts.update(facts)
 
-    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
+    def watch(
+        self,
+        tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None,
+        *,
+        skips_restored: bool = False,
+    ) -> None:
         """Set the function that returns the training state, and digest the current state.
 
         Args:
             tensors: Such as `detcore.trial.SupportsStateTensors.state_tensors`; None if unknown.
+            skips_restored: Whether to digest the current state only if the run starts at step 0. In
+                a script, validations or hooks may change the state between report and checkpoint.
         """
         self._tensors = tensors
         self.describe(has_state=tensors is not None)
-        self.digest_state(self._state_step)
+        if not (skips_restored and self._state_step):
+            self.digest_state(self._state_step)
 
     def log(
         self,
@@ -165,7 +173,7 @@ class StepDigests:
         record_ids: npt.ArrayLike | None = None,
         content: _Content = (),
     ) -> None:
-        """Digest the batch of a step before it is trained on.
+        """Digest the batch of a step before it is trained on; further batches of a step are added.
 
         Args:
             step: Number of batches completed after this step, so the first step of a trial is 1.
@@ -176,8 +184,8 @@ class StepDigests:
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
-        row[0] = 0 if record_ids is None else _digest_arrays((record_ids,))
-        row[1] = _digest_arrays(content() if callable(content) else content)
+        row[0] = _digest_arrays(() if record_ids is None else (record_ids,), row[0])
+        row[1] = _digest_arrays(content() if callable(content) else content, row[1])
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
@@ -304,18 +312,33 @@ def digest_array(value: npt.ArrayLike) -> int:
     return xxhash.xxh3_64_intdigest(_get_bytes(value))  # type: ignore[arg-type]  # it has a buffer
 
 
-def _digest_arrays(arrays: Iterable[npt.ArrayLike]) -> int:
-    """Return a digest of the arrays' bytes, or 0 without arrays."""
+def _digest_arrays(arrays: Iterable[npt.ArrayLike], previous: int = 0) -> int:
+    """Return a digest of the arrays' bytes and a previous digest; without arrays, the latter."""
     hasher = None
     for value in arrays:
-        hasher = hasher or xxhash.xxh3_64()
+        hasher = hasher or xxhash.xxh3_64(seed=previous)
         hasher.update(_get_bytes(value))  # type: ignore[arg-type]  # an array has a buffer
-    return hasher.intdigest() if hasher else 0
+    return hasher.intdigest() if hasher else previous
+
+
+def convert_array(value: Any) -> npt.NDArray[np.generic]:
+    """Return the numbers of an array of any framework, such as a PyTorch tensor on a GPU."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError):
+        # A PyTorch tensor with a gradient, on a GPU, or of a type that NumPy does not have.
+        if not hasattr(value, "detach"):
+            raise
+    tensor = value.detach().cpu()
+    try:
+        return np.asarray(tensor)
+    except TypeError:
+        return np.asarray(tensor.double())  # exact for bfloat16
 
 
 def _get_bytes(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
     """Return the bytes of an array, or their buffer."""
-    array = np.ascontiguousarray(value)
+    array = np.ascontiguousarray(convert_array(value))
     if array.dtype.kind in _WITH_BUFFER:
         return array
     # The buffer of objects, such as strings, contains their addresses. bfloat16 has no buffer.
