@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detcore.errors import InexactResumeError
 from detcore.checkpoint.restore_audit import AUDIT_FILE, audited, check_restored
+from detcore.errors import InexactResumeError
 
 STATE = {
     "random.numpy": np.arange(4),

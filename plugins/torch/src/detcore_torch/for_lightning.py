@@ -28,6 +28,7 @@ from detcore_torch.scripts.lightning_data import TrainingData, exact_validation,
 from detcore_torch.scripts.lightning_state import FRAMEWORK, StateIO
 from detcore_torch.scripts.script_run import (
     Plan,
+    Reaction,
     ScriptRun,
     hyperparameters,
     open_run,
@@ -68,6 +69,7 @@ def fit(
     smaller_is_better: bool = True,
     save_every: int | None = None,
     checkpoint_storage: str | None = None,
+    inexact_resume: Reaction = "warn",
 ) -> None:
     """Train as ``trainer.fit(...)`` does, under detcore.
 
@@ -90,6 +92,8 @@ def fit(
         save_every: Steps between checkpoints of a standalone script, in addition to the best and
             the last checkpoint; 0 for none; None: the validation period.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
+        inexact_resume: What a standalone script does if a resume is not exact: ``"warn"``,
+            ``"fail"`` or ``"ignore"``, as ``reproducibility.inexact_resume``.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
@@ -111,6 +115,7 @@ def fit(
             save_every=save_every,
             hparams=hparams,
             storage=checkpoint_storage,
+            inexact_resume=inexact_resume,
         )
         sources: dict[str, object] = {"datamodule": datamodule}
         if datamodule is None:
@@ -127,6 +132,7 @@ def _make_plan(
     save_every: int | None,
     hparams: Mapping[str, object] | None,
     storage: str | None,
+    inexact_resume: Reaction,
 ) -> Plan:
     """Return the plan of a standalone script, from its trainer, with `steps` per epoch."""
     validate_every = _find_validation_period(trainer, steps)
@@ -141,6 +147,7 @@ def _make_plan(
         hparams=hparams,
         arguments={name: getattr(trainer, name) for name in _RESULT_ARGUMENTS},
         storage=storage,
+        inexact_resume=inexact_resume,
     )
 
 
