@@ -78,27 +78,23 @@ def training(
     """Restore the state of the prepared objects, and provide the batches to train on.
 
     Under ``detcore run``, the experiment file determines how long to train and when to report,
-    validate and save. It counts steps: batches after which the accelerator lets optimizers update.
-    A standalone script follows the arguments, and resumes if it is started again after an
-    interruption.
+    validate and save, in steps (batches after which the accelerator lets optimizers update). A
+    standalone script follows the arguments, and resumes if restarted.
 
     Args:
         accelerator: The ``Accelerator``, after ``prepare``.
         train_loader: The training data, prepared.
         validate: Returns the validation metrics by name; it may switch models to evaluation.
         epochs: Passes over the data that a standalone script trains.
-        max_steps: Steps that a standalone script trains. Either `epochs` or `max_steps` is
-            required.
+        max_steps: Steps that a standalone script trains; required without `epochs`.
         report_every: Steps between reports; default: `validate_every`.
         validate_every: Steps between validations; default: an epoch.
-        save_every: Steps between checkpoints, in addition to the best and the last checkpoint; 0
-            for none; default: `validate_every`.
+        save_every: Steps between checkpoints besides best, last; 0: none; None: `validate_every`.
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script.
         smaller_is_better: Whether a smaller metric is better.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
-        inexact_resume: What a standalone script does if a resume is not exact: ``"warn"``,
-            ``"fail"`` or ``"ignore"``, as ``reproducibility.inexact_resume``.
+        inexact_resume: ``reproducibility.inexact_resume`` of a standalone script.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.

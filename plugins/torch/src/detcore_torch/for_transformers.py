@@ -65,19 +65,16 @@ def train(
 
     Under ``detcore run``, the experiment file determines how long to train and when to report,
     validate and save, in steps (optimizer updates). Hyperparameters named like fields of
-    ``TrainingArguments`` replace their values. A standalone script follows its
-    ``TrainingArguments``, and resumes if it is started again after an interruption.
+    ``TrainingArguments`` replace them. A standalone script follows these, and resumes if restarted.
 
     Args:
         trainer: The ``Trainer``.
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script;
             default: ``metric_for_best_model`` of the ``TrainingArguments``, or ``eval_loss``.
-        smaller_is_better: Whether a smaller metric is better; default: as for
-            ``metric_for_best_model``, or true.
+        smaller_is_better: Default: as for ``metric_for_best_model``, or true.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
-        inexact_resume: What a standalone script does if a resume is not exact: ``"warn"``,
-            ``"fail"`` or ``"ignore"``, as ``reproducibility.inexact_resume``.
+        inexact_resume: ``reproducibility.inexact_resume`` of a standalone script.
 
     Returns:
         The ``TrainOutput`` of the trainer, with the metrics since the last start.
