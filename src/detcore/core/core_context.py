@@ -226,7 +226,7 @@ class Context:
             parts.checkpoint.watched_state = name_state
         digests = parts.train.open_digests()
         if digests is not None:
-            digests.watch(name_state, skips_restored=True)
+            digests.watch_script(name_state)
 
     def start(self) -> Context:
         """Open records, storage and signal handling, as ``with`` does on entering.

@@ -149,23 +149,27 @@ class StepDigests:
         """Add facts about the run, such as ``threads=4``, before the first flush; JSON values."""
         self._facts.update(facts)
 
-    def watch(
-        self,
-        tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None,
-        *,
-        skips_restored: bool = False,
-    ) -> None:
+    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
         """Set the function that returns the training state, and digest the current state.
 
         Args:
             tensors: Such as `detcore.trial.SupportsStateTensors.state_tensors`; None if unknown.
-            skips_restored: Whether to digest the current state only if the run starts at step 0. In
-                a script, validations or hooks may change the state between report and checkpoint.
         """
         self._tensors = tensors
         self.describe(has_state=tensors is not None)
-        if not (skips_restored and self._state_step):
-            self.digest_state(self._state_step)
+        self.digest_state(self._state_step)
+
+    def watch_script(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
+        """Set the function that returns the state of a script; see `watch`.
+
+        A restored state is not digested, because the script's validation or hooks may have changed
+        the state between the report and the checkpoint of a step.
+        """
+        if self._state_step == 0:
+            self.watch(tensors)
+        else:
+            self._tensors = tensors
+            self.describe(has_state=True)
 
     def log(
         self,

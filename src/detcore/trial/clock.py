@@ -119,7 +119,7 @@ class ScheduledPollingClock(PollingClock):
         check_parts(self._saved_parts, tensors, reaction=self._settings.inexact_resume)
         self._saved_parts = None
         if self._context.digests is not None:
-            self._context.digests.watch(tensors, skips_restored=True)
+            self._context.digests.watch_script(tensors)
 
     @property
     def interrupt_requested(self) -> bool:
