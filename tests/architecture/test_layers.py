@@ -59,6 +59,7 @@ LAYERS = (
 # The contract is at the bottom, but parts of it import higher packages, in functions or only
 # for type checkers (`test_contract.py`).
 REACHES_UP = {
+    ("detcore.contract.controllers", "data"),
     ("detcore.contract.distributed", "distributed"),
     ("detcore.contract.trial", "config"),
     ("detcore.contract.trial", "data"),

@@ -35,8 +35,10 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
     with restore_latest_checkpoint(context) as folder:
         clock = open_clock(context, framework="toy", checkpoint=folder,
                            steps_per_epoch=controller.batches_per_epoch())
+        controller._digests = clock.digests
         if folder is not None:
             controller.restore(folder)
+    clock.watch(controller.state_tensors)
     kill_at = info.hparams.get("kill_at")
     metrics = {}
     while (decision := clock.due(step)).step is not Step.STOP:
@@ -124,6 +126,8 @@ def test_killed_script_resumes_like_a_trial(detcore: Detcore, folder: Path, slot
     assert {15, 30, 40} <= trial_results["saved"].keys()
     with detcore.database() as database:
         assert len(database.list_runs(2)) == 2, "it was not killed"
+    described = detcore.run_checked("trial", "describe", 2).stdout
+    assert "resumed at batch 15; batches 16 to 20 are trained again: identical" in described
 
 
 @pytest.mark.soak

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detcore.checkpoint.manifest_fields import AUDIT_FILE
+from detcore.checkpoint.restore_audit import audited, check_restored
 from detcore.errors import InexactResumeError
-from detcore.trial.restore_audit import AUDIT_FILE, audited, check_restored
 
 STATE = {
     "random.numpy": np.arange(4),

@@ -182,7 +182,7 @@ def check_resume(
     stops: Sequence[int | Stop],
     ranks: int = 1,
 ) -> tuple[Script, Script]:
-    """Check that a script ends identically after interruptions; return both runs.
+    """Check that a script ends identically after interruptions, and says so; return both runs.
 
     Args:
         path: The script.
@@ -197,6 +197,7 @@ def check_resume(
     expected.finish()
     broken.interrupt(*stops)
     check_equal(expected, broken.finish())
+    assert "differ from the earlier run" not in broken.output()
     return expected, broken
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.checkpoint.commit import Selector, scan_directory
 from detcore.checkpoint.delete import delete_checkpoint
 from detcore.checkpoint.manifest import Manifest, read_manifest
-from detcore.checkpoint.manifest_fields import check_metadata
+from detcore.checkpoint.manifest_fields import AUDIT_FILE, check_metadata
 from detcore.checkpoint.restore import DownloadMode, download_shared, open_restored
 from detcore.checkpoint.save import Saver, Snapshot, Tensors
 from detcore.contract.errors import (
@@ -37,6 +37,8 @@ class CheckpointContext(Saver):
     Attributes:
         versions: Versions to record in manifests, by distribution. Framework plugins add theirs.
         has_restored: Whether `restore_path` or `download` was called.
+        restored_parts: Digests of the state in the checkpoint from which the trial resumed, by
+            part, once it was restored; or None.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class CheckpointContext(Saver):
         self._resumed_from = parent
         self._on_damage = on_damage
         self.has_restored = False
+        self.restored_parts: Mapping[str, list[object]] | None = None
 
     def upload(
         self,
@@ -147,6 +150,7 @@ class CheckpointContext(Saver):
                 selector=selector,
                 observer=self._observer,
             )
+        self._note_restored(storage_id, Path(ckpt_dir))
 
     @contextlib.contextmanager
     def store_path(
@@ -275,6 +279,7 @@ class CheckpointContext(Saver):
                         observer=self._observer,
                     )
                 )
+            self._note_restored(storage_id, path)
             yield path
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
@@ -339,6 +344,12 @@ class CheckpointContext(Saver):
             if storage_id == self._resumed_from and self._on_damage is not None:
                 self._on_damage(storage_id, str(error))
             raise
+
+    def _note_restored(self, storage_id: str, path: Path) -> None:
+        if storage_id == self._resumed_from and (path / AUDIT_FILE).exists():
+            from detcore.checkpoint.restore_audit import read_audit
+
+            self.restored_parts = read_audit(path)
 
     def _find_sharing_workers(
         self, storage_id: str, mode: DownloadMode

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 MANIFEST_FILE = "manifest.json"
+AUDIT_FILE = "audit.json"
+"""File of a checkpoint with digests of the state, for each worker."""
 ALGORITHM = "xxh3_128"
 """Name of the digest algorithm in manifests."""
 _NUM_DIGITS = 32

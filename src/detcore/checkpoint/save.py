@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.checkpoint.commit import (
     CheckpointRecords,
@@ -40,8 +40,6 @@ from detcore.log import events
 from detcore.version import __version__
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 
@@ -197,9 +195,11 @@ class Saver:
     Attributes:
         versions: Versions to record in manifests, by distribution. Framework plugins add theirs.
         on_commit: Called on the training thread with the UUID of each new checkpoint, or None.
+        watched_state: Returns the state whose digests are added to each checkpoint, or None.
     """
 
     on_commit: Callable[[str], object] | None = None
+    watched_state: Callable[[], Mapping[str, Any]] | None = None
 
     def __init__(
         self,
@@ -344,6 +344,7 @@ class Saver:
         """Yield a directory to write to and commit its contents; remove them on an error."""
         with self._start_save(metadata) as save, self._stage_save(save):
             yield save.folder, save.uuid
+            self._add_audit(save)
             save.freeze(tensors)
             self._transfer_and_commit(save, scan_directory(save.folder), self._observer)
         self._record_end(save)
@@ -362,11 +363,19 @@ class Saver:
             save = stack.enter_context(self._start_save(metadata, waited_s))
             stack.enter_context(self._stage_save(save))
             writes = [snapshot(save.folder)]
+            self._add_audit(save)
             save.freeze(tensors)
             save.stalled_s = save.age_s
             save.start_thread(functools.partial(self._complete_save, save, writes), stack)
         self._save = save
         return save.uuid
+
+    def _add_audit(self, save: Save) -> None:
+        """Write the digests of the watched state."""
+        if self.watched_state is not None:
+            from detcore.checkpoint.restore_audit import write_audit
+
+            write_audit(save.folder, self.watched_state())
 
     def _complete_save(self, save: Save, writes: list[Callable[[], None] | None]) -> None:
         """Write, transfer and commit the files, on the thread of the save."""

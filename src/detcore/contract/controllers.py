@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from detcore.contract.values import TensorInfo
+    from detcore.data import StepDigests
 
 __all__ = [
     "Clock",
@@ -296,6 +297,9 @@ class PollingClock(Protocol):
             clock.save(state)
     ```
 
+    To check each resume, give `state` a method `state_tensors` (see `SupportsStateTensors`), and
+    pass the method to `watch` before the first step. Digest batches and losses with `digests`.
+
     With several workers, all of them must make the same calls at the same step.
 
     Attributes:
@@ -318,6 +322,22 @@ class PollingClock(Protocol):
     @property
     def operation_length(self) -> int:
         """Number of steps at which the searcher's current operation ends."""
+
+    @property
+    def digests(self) -> StepDigests | None:
+        """Digests of each step's batch, metrics and state; None if they are off."""
+
+    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
+        """Check the restored state against its checkpoint, and digest the state at later reports.
+
+        Call it once, when everything is restored, before the first step.
+
+        Args:
+            tensors: Returns the state; see `SupportsStateTensors.state_tensors`.
+
+        Raises:
+            InexactResumeError: If a part differs from the state at the call of `save`.
+        """
 
     @property
     def interrupt_requested(self) -> bool:
@@ -375,7 +395,7 @@ class PollingClock(Protocol):
 
         Args:
             state: Writes the training state. If it has a `snapshot` method, that is called instead
-                of `save`.
+                of `save`. If it has `state_tensors`, digests of these are saved for `watch`.
         """
 
     def request_stop(self) -> None:

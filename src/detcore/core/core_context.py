@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import (
     CheckpointTimeoutError,
@@ -187,6 +187,46 @@ class Context:
     def channel(self) -> Channel:
         """Control channel to the runner; for framework plugins."""
         return self._open_parts().channel
+
+    def watch_state(self, state: Callable[[], object]) -> None:
+        """Check each resume of a custom training loop. Call it once, after restoring the state.
+
+        The chief's checkpoints then contain digests of each part of the state, unless they are
+        sharded or uploaded. A resumed run compares the state that `state` returns now with the
+        digests in its checkpoint. At reports of training metrics, some states are digested and
+        compared with those of an earlier run, like the batches of `TrainContext.digest_batch`.
+
+        Example:
+            >>> from detcore import core
+            >>> with core.init(resume=True) as context:
+            ...     weights = [0.0, 0.0]  # or those of context.info.latest_checkpoint
+            ...     context.watch_state(lambda: {"model": {"weights": weights}})
+
+        Args:
+            state: Returns arrays, numbers and strings in dictionaries and lists, such as
+                ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``.
+
+        Raises:
+            InexactResumeError: If a part differs from the saved part; the message names it.
+            InvalidDataTypeError: If the state contains other objects.
+        """
+        from detcore.checkpoint.restore_audit import check_parts
+        from detcore.core.state_parts import name_parts
+
+        def name_state() -> dict[str, Any]:
+            return name_parts(state())
+
+        parts = self._open_parts()
+        if not self.distributed.rank:
+            check_parts(
+                parts.checkpoint.restored_parts,
+                name_state,
+                reaction=parts.info.settings.inexact_resume,
+            )
+            parts.checkpoint.watched_state = name_state
+        digests = parts.train.open_digests()
+        if digests is not None:
+            digests.watch_script(name_state)
 
     def start(self) -> Context:
         """Open records, storage and signal handling, as ``with`` does on entering.

@@ -66,8 +66,8 @@ class TrainContext:
         self._event_file = EventFile(self._tensorboard_path)
         self._has_restored = has_restored
         self._may_ignore_checkpoint = info.latest_checkpoint is not None
-        # Set by the first call of digest_batch or digest_state.
-        self._digests: StepDigests | None = None
+        self._digests: StepDigests | None = None  # set by `open_digests`
+        self._digests_reports = True
         self.early_exit_reason: EarlyExitReason | None = None
         self.stops_at_nan = info.settings.stop_at_nan
         self._may_warn_of_nan = not self.stops_at_nan
@@ -145,7 +145,7 @@ class TrainContext:
             record_ids: Integers, ``(n,)``, or None if unknown.
             content: Arrays of the batch, in a fixed order; empty if unknown.
         """
-        digests = self._open_digests()
+        digests = self.open_digests()
         if digests is not None:
             digests.log(step, record_ids, content)
 
@@ -156,10 +156,31 @@ class TrainContext:
             step: Batches trained; 0 before the first step.
             tensors: Arrays by name; see `detcore.trial.SupportsStateTensors`.
         """
-        digests = self._open_digests()
+        digests = self.open_digests()
         if digests is not None:
             digests.digest_state(step, tensors)
             digests.flush()
+
+    def open_digests(self, *, with_reports: bool = True) -> StepDigests | None:
+        """Return the digests of a custom loop's steps; None if they are off. For framework plugins.
+
+        Args:
+            with_reports: Whether reported training metrics and the state at reports are digested.
+        """
+        interval = self._info.settings.step_digests
+        self._digests_reports = self._digests_reports and with_reports
+        if self._digests is None and interval and not self._info.test_mode:
+            from detcore.data import StepDigests
+
+            workers = self._distributed
+            self._digests = StepDigests.for_trial(
+                self._info,
+                every=interval,
+                rank=workers.rank,
+                world_size=workers.size,
+                on_compared=self.record_resume,
+            )
+        return self._digests
 
     def record_resume(self, comparison: ResumeComparison) -> None:
         """Record how a resumed run compares with the steps that an earlier run had trained.
@@ -265,22 +286,6 @@ class TrainContext:
         if self._digests is not None:
             self._digests.close()
 
-    def _open_digests(self) -> StepDigests | None:
-        """Return the digests of a custom loop; None if they are disabled."""
-        interval = self._info.settings.step_digests
-        if self._digests is None and interval and not self._info.test_mode:
-            from detcore.data import StepDigests
-
-            workers = self._distributed
-            self._digests = StepDigests.for_trial(
-                self._info,
-                every=interval,
-                rank=workers.rank,
-                world_size=workers.size,
-                on_compared=self.record_resume,
-            )
-        return self._digests
-
     def _record_metrics(
         self,
         kind: Literal["training", "validation"],
@@ -294,8 +299,9 @@ class TrainContext:
         batches = clean_batch_metrics(batch_metrics)
         if n_records is not None:
             n_records = clean_count("n_records", n_records)
-        if kind == "training" and self._digests is not None:
+        if kind == "training" and self._digests is not None and self._digests_reports:
             self._digests.log_metrics(steps, batches or [metrics])
+            self._digests.log_state(steps)
             self._digests.flush()
         records = self._records or self._get_chief_records(f"report_{kind}_metrics")
         if self._may_ignore_checkpoint:

@@ -9,7 +9,7 @@ from detcore.contract.data import IdKind
 from detcore.data.index_sampler import IndexSampler, shard_range
 from detcore.data.ledger import FrameKind, LedgerHeader, LedgerWriter
 from detcore.data.shuffled_order import ShuffledOrder
-from detcore.data.step_digests import StepDigests, digest_array
+from detcore.data.step_digests import StepDigests, convert_array, digest_array
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "StepDifference",
     "StepDigests",
     "compare_step",
+    "convert_array",
     "digest_array",
     "key_order",
     "read_digests",

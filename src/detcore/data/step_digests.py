@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -171,13 +171,25 @@ class StepDigests:
         """Record the batch after the last checkpoint of a run, in addition to the other steps."""
         self._first_step = step
 
+    def watch_script(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
+        """Set the function that returns the state of a script; see `watch`.
+
+        A restored state is not digested, because the script's validation or hooks may have changed
+        the state between the report and the checkpoint of a step.
+        """
+        if self._state_step == 0:
+            self.watch(tensors)
+        else:
+            self._tensors = tensors
+            self.describe(has_state=True)
+
     def log(
         self,
         step: int,
         record_ids: npt.ArrayLike | None = None,
         content: _Content = (),
     ) -> None:
-        """Digest the batch of a step before it is trained on.
+        """Digest the batch of a step before it is trained on; further batches of a step are added.
 
         Args:
             step: Number of batches completed after this step, so the first step of a trial is 1.
@@ -188,8 +200,8 @@ class StepDigests:
         if not self.is_recorded(step) or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
-        row[0] = 0 if record_ids is None else _digest_arrays((record_ids,))
-        row[1] = _digest_arrays(content() if callable(content) else content)
+        row[0] = _digest_arrays(() if record_ids is None else (record_ids,), row[0])
+        row[1] = _digest_arrays(content() if callable(content) else content, row[1])
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
@@ -318,18 +330,33 @@ def digest_array(value: npt.ArrayLike) -> int:
     return xxhash.xxh3_64_intdigest(_get_bytes(value))  # type: ignore[arg-type]  # it has a buffer
 
 
-def _digest_arrays(arrays: Iterable[npt.ArrayLike]) -> int:
-    """Return a digest of the arrays' bytes, or 0 without arrays."""
+def _digest_arrays(arrays: Iterable[npt.ArrayLike], previous: int = 0) -> int:
+    """Return a digest of the arrays' bytes and a previous digest; without arrays, the latter."""
     hasher = None
     for value in arrays:
-        hasher = hasher or xxhash.xxh3_64()
+        hasher = hasher or xxhash.xxh3_64(seed=previous)
         hasher.update(_get_bytes(value))  # type: ignore[arg-type]  # an array has a buffer
-    return hasher.intdigest() if hasher else 0
+    return hasher.intdigest() if hasher else previous
+
+
+def convert_array(value: Any) -> npt.NDArray[np.generic]:
+    """Return the numbers of an array of any framework, such as a PyTorch tensor on a GPU."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError):
+        # A PyTorch tensor with a gradient, on a GPU, or of a type that NumPy does not have.
+        if not hasattr(value, "detach"):
+            raise
+    tensor = value.detach().cpu()
+    try:
+        return np.asarray(tensor)
+    except TypeError:
+        return np.asarray(tensor.double())  # exact for bfloat16
 
 
 def _get_bytes(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
     """Return the bytes of an array, or their buffer."""
-    array = np.ascontiguousarray(value)
+    array = np.ascontiguousarray(convert_array(value))
     if array.dtype.kind in _WITH_BUFFER:
         return array
     # The buffer of objects, such as strings, contains their addresses. bfloat16 has no buffer.

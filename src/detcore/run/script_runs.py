@@ -479,6 +479,9 @@ def _build_settings(
     searcher = {key: value for key, value in section.items() if key != "max_length"}
     fixed_fields = {key: value for key, value in config.items() if key not in _VARIABLE_FIELDS}
     arguments = fixed_fields.pop(_ARGUMENTS, {})
+    # A user may accept an inexact resume after it was reported.
+    settings = {**(fixed_fields.get("reproducibility") or {}), "inexact_resume": None}
+    fixed_fields["reproducibility"] = settings
     values = {
         "name": name,
         "folder": folder,

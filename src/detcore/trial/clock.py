@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.checkpoint.restore_audit import check_parts
 from detcore.contract.controllers import Clock, Decision, PollingClock, Step, ValidationResult
 from detcore.contract.errors import (
     CheckpointTimeoutError,
@@ -22,10 +23,13 @@ from detcore.trial.agreement import Agreement, StopRequests, UnitMetrics
 from detcore.trial.schedule import Schedule, SchedulePlan, plan_from_settings
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from detcore.contract.controllers import LoopingController, SavesState, SteppingController
     from detcore.contract.trial import TrialContext
     from detcore.core import Context, SearcherOperation
     from detcore.core.preempt_context import Grace
+    from detcore.data import StepDigests
     from detcore.trial.trial_saving import TrialSaver
 
 
@@ -46,6 +50,7 @@ class ScheduledPollingClock(PollingClock):
         *,
         state: Mapping[str, Any],
         batches_per_epoch: int | None,
+        saved_parts: Mapping[str, list[object]] | None = None,
     ) -> None:
         """Start the searcher's first operation.
 
@@ -56,10 +61,12 @@ class ScheduledPollingClock(PollingClock):
             state: State of the clock in the checkpoint from which the trial resumes. Empty at the
                 first start.
             batches_per_epoch: Batches in one epoch according to the data; None if unknown.
+            saved_parts: Digests of the state in the checkpoint, which `watch` compares.
 
         Raises:
             ScheduleError: If a length cannot be converted; the message names the setting.
         """
+        self._saved_parts = saved_parts
         self._core = core
         self._context = context
         self._settings = context.setup.settings
@@ -107,6 +114,16 @@ class ScheduledPollingClock(PollingClock):
     @property
     def operation_length(self) -> int:
         return self._schedule.plan.length
+
+    @property
+    def digests(self) -> StepDigests | None:
+        return self._context.digests
+
+    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
+        check_parts(self._saved_parts, tensors, reaction=self._settings.inexact_resume)
+        self._saved_parts = None
+        if self._context.digests is not None:
+            self._context.digests.watch_script(tensors)
 
     @property
     def interrupt_requested(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.checkpoint.restore_audit import check_restored, read_audit
 from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
@@ -26,7 +27,6 @@ from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
 from detcore.trial.clock import ScheduledClock, ScheduledPollingClock
 from detcore.trial.code_copy import list_code
 from detcore.trial.entrypoint import find_framework, import_object
-from detcore.trial.restore_audit import check_restored
 from detcore.trial.trial_loading import read_trial_file
 from detcore.trial.trial_saving import TrialSaver, build_trial_record, read_clock
 
@@ -347,13 +347,25 @@ def open_clock(
     """
     info = core.info
     assert info is not None  # an open context has a trial
-    context = TrialContext(_make_setup(core, info))
+    # Reports may cover fewer steps after a resume, so the script digests the metrics of each step.
+    digests = core.train.open_digests(with_reports=False)
+    if digests is not None:
+        digests.describe(plugins=core.plugins.versions())
+    context = TrialContext(_make_setup(core, info, digests=digests))
     context.get_hparams()  # the script reads them elsewhere, so none is reported as unread
-    state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
+    state, saved_parts = {}, None
+    if checkpoint is not None:
+        state = read_clock(checkpoint, str(info.latest_checkpoint))
+        saved_parts = read_audit(context.worker_directory(checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, info, record, code_files)
     clock = ScheduledPollingClock(
-        core, context, saver, state=state, batches_per_epoch=steps_per_epoch
+        core,
+        context,
+        saver,
+        state=state,
+        batches_per_epoch=steps_per_epoch,
+        saved_parts=saved_parts,
     )
     _announce_start(core, clock)
     return clock

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.checkpoint.restore_audit import audited
 from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_DIRECTORY
 from detcore.storage import scratch_directory
 from detcore.trial.code_copy import copy_code
-from detcore.trial.restore_audit import audited
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import SavesState

@@ -29,12 +29,14 @@ from detcore_torch.libraries import import_supported, torch
 from detcore_torch.process_group import settle_buckets
 from detcore_torch.scripts.script_run import (
     Plan,
+    Reaction,
     ScriptRun,
     count_steps_per_epoch,
     generators_in,
     hyperparameters,
     open_run,
 )
+from detcore_torch.scripts.step_log import StepLog
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.shared_state import attributes_in
@@ -71,29 +73,28 @@ def training(
     metric: str = "val_loss",
     smaller_is_better: bool = True,
     checkpoint_storage: str | None = None,
+    inexact_resume: Reaction = "warn",
 ) -> contextlib.AbstractContextManager[Training]:
     """Restore the state of the prepared objects, and provide the batches to train on.
 
     Under ``detcore run``, the experiment file determines how long to train and when to report,
-    validate and save. It counts steps: batches after which the accelerator lets optimizers update.
-    A standalone script follows the arguments, and resumes if it is started again after an
-    interruption.
+    validate and save, in steps (batches after which the accelerator lets optimizers update). A
+    standalone script follows the arguments, and resumes if restarted.
 
     Args:
         accelerator: The ``Accelerator``, after ``prepare``.
         train_loader: The training data, prepared.
         validate: Returns the validation metrics by name; it may switch models to evaluation.
         epochs: Passes over the data that a standalone script trains.
-        max_steps: Steps that a standalone script trains. Either `epochs` or `max_steps` is
-            required.
+        max_steps: Steps that a standalone script trains; required without `epochs`.
         report_every: Steps between reports; default: `validate_every`.
         validate_every: Steps between validations; default: an epoch.
-        save_every: Steps between checkpoints, in addition to the best and the last checkpoint; 0
-            for none; default: `validate_every`.
+        save_every: Steps between checkpoints besides best, last; 0: none; None: `validate_every`.
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script.
         smaller_is_better: Whether a smaller metric is better.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
+        inexact_resume: ``reproducibility.inexact_resume`` of a standalone script.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
@@ -115,6 +116,7 @@ def training(
         hparams=hparams,
         arguments={name: getattr(accelerator, name) for name in _RESULT_ARGUMENTS},
         storage=checkpoint_storage,
+        inexact_resume=inexact_resume,
     )
     return _open_training(accelerator, train_loader, validate, plan, steps_per_epoch)
 
@@ -165,6 +167,8 @@ class Training:
         self._validate = validate
         self._run = run
         self._clock = run.clock
+        self._log = StepLog(run.clock)
+        self._is_watched = False
         self._step = run.clock.steps_completed
         self._metrics: dict[str, list[Any]] = {}
         self._is_updated = False  # whether an optimizer has made an update since the last batch
@@ -211,6 +215,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until training ends; do the work that is due between batches."""
+        self._watch_state()
         if self._finish_step():  # such as a validation that an interruption prevented
             self._restore_rest()
             return
@@ -220,6 +225,7 @@ class Training:
                 self._data.advance_position()
                 self._restore_rest()
                 self._is_updated = False
+                self._log.log_batch(self._step + 1, *self._data.latest)
                 yield batch
                 if self._accelerator.sync_gradients:
                     self._step += 1
@@ -231,6 +237,7 @@ class Training:
         for name, value in metrics.items():
             number = value.detach() if isinstance(value, torch.Tensor) else value
             self._metrics.setdefault(name, []).append(number)
+        self._log.log_losses(self._step + 1, metrics.values())
 
     def finish(self) -> None:
         """Save the state if the script ended training before its length."""
@@ -247,6 +254,14 @@ class Training:
 
     def _note_update(self, *_: object) -> None:
         self._is_updated = True
+
+    def _watch_state(self) -> None:
+        """Check the restored state, once, before a validation may change it."""
+        if not self._is_watched:
+            self._is_watched = True
+            for restore in self._resume:
+                restore()
+            self._clock.watch(lambda: self._make_state({}).state_tensors())
 
     def _restore_rest(self) -> None:
         """Restore the checkpoint's model attributes and generators, once."""
@@ -321,12 +336,14 @@ class _TrackedLoader:
     Attributes:
         loader: The loader.
         position: Its position after the last batch that training used.
+        latest: That batch, before it was moved to a device, and the ids of its records.
     """
 
     def __init__(self, loader: ResumableLoader) -> None:
         self.loader = loader
         self.position = loader.position()
-        self._read: collections.deque[dict[str, Any]] = collections.deque()
+        self.latest: tuple[object, Any] = (None, None)
+        self._read: collections.deque[tuple[dict[str, Any], object, Any]] = collections.deque()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)
@@ -337,12 +354,13 @@ class _TrackedLoader:
     def __iter__(self) -> Iterator[object]:
         self._read.clear()
         for batch in self.loader:
-            self._read.append(self.loader.position())
+            self._read.append((self.loader.position(), batch, self.loader.latest_records))
             yield batch
 
     def advance_position(self) -> None:
         """Advance the position by one batch, which training uses now."""
-        self.position = self._read.popleft()
+        self.position, *latest = self._read.popleft()
+        self.latest = (latest[0], latest[1])
 
     def seek(self, position: Mapping[str, object]) -> None:
         """Continue from a position."""

@@ -28,6 +28,7 @@ from detcore_torch.scripts.lightning_data import TrainingData, exact_validation,
 from detcore_torch.scripts.lightning_state import FRAMEWORK, StateIO
 from detcore_torch.scripts.script_run import (
     Plan,
+    Reaction,
     ScriptRun,
     hyperparameters,
     open_run,
@@ -68,15 +69,14 @@ def fit(
     smaller_is_better: bool = True,
     save_every: int | None = None,
     checkpoint_storage: str | None = None,
+    inexact_resume: Reaction = "warn",
 ) -> None:
     """Train as ``trainer.fit(...)`` does, under detcore.
 
     Under ``detcore run``, the experiment file determines how long to train and when to report,
-    validate and save. It counts steps: batches after which an optimizer updates. A standalone
-    script follows its trainer, and resumes if it is started again after an interruption.
-
-    The training data is one ``DataLoader`` with a length. `detcore_torch.resumable` loads its
-    batches, in an order that depends on the seed of ``seed_everything``, unlike in PyTorch.
+    validate and save, in steps (batches after which an optimizer updates). A standalone script
+    follows its trainer, and resumes if restarted. The training data is one ``DataLoader`` with a
+    length. Its order depends on the seed of ``seed_everything``; see `detcore_torch.resumable`.
 
     Args:
         trainer: The ``Trainer``.
@@ -87,14 +87,14 @@ def fit(
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script.
         smaller_is_better: Whether a smaller metric is better.
-        save_every: Steps between checkpoints of a standalone script, in addition to the best and
-            the last checkpoint; 0 for none; None: the validation period.
+        save_every: Steps between checkpoints of a standalone script, besides the best and the last
+            checkpoint; 0: none; None: the validation period.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
+        inexact_resume: ``reproducibility.inexact_resume`` of a standalone script.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
-        InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, or
-            ends training before the experiment's length.
+        InvalidExperimentError: If the trainer cannot be resumed or ends before the trial's length.
         RunError: If a standalone script would resume a run that started with other arguments.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
@@ -111,6 +111,7 @@ def fit(
             save_every=save_every,
             hparams=hparams,
             storage=checkpoint_storage,
+            inexact_resume=inexact_resume,
         )
         sources: dict[str, object] = {"datamodule": datamodule}
         if datamodule is None:
@@ -127,6 +128,7 @@ def _make_plan(
     save_every: int | None,
     hparams: Mapping[str, object] | None,
     storage: str | None,
+    inexact_resume: Reaction,
 ) -> Plan:
     """Return the plan of a standalone script, from its trainer, with `steps` per epoch."""
     validate_every = _find_validation_period(trainer, steps)
@@ -141,6 +143,7 @@ def _make_plan(
         hparams=hparams,
         arguments={name: getattr(trainer, name) for name in _RESULT_ARGUMENTS},
         storage=storage,
+        inexact_resume=inexact_resume,
     )
 
 

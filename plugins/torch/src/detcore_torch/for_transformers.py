@@ -19,6 +19,7 @@ from detcore.errors import InvalidExperimentError
 from detcore_torch.libraries import import_supported
 from detcore_torch.scripts.script_run import (
     Plan,
+    Reaction,
     ScriptRun,
     count_steps_per_epoch,
     hyperparameters,
@@ -58,22 +59,22 @@ def train(
     metric: str | None = None,
     smaller_is_better: bool | None = None,
     checkpoint_storage: str | None = None,
+    inexact_resume: Reaction = "warn",
 ) -> TrainOutput:
     """Train as ``trainer.train()`` does, under detcore.
 
     Under ``detcore run``, the experiment file determines how long to train and when to report,
     validate and save, in steps (optimizer updates). Hyperparameters named like fields of
-    ``TrainingArguments`` replace their values. A standalone script follows its
-    ``TrainingArguments``, and resumes if it is started again after an interruption.
+    ``TrainingArguments`` replace them. A standalone script follows these, and resumes if restarted.
 
     Args:
         trainer: The ``Trainer``.
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script;
             default: ``metric_for_best_model`` of the ``TrainingArguments``, or ``eval_loss``.
-        smaller_is_better: Whether a smaller metric is better; default: as for
-            ``metric_for_best_model``, or true.
+        smaller_is_better: Default: as for ``metric_for_best_model``, or true.
         checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
+        inexact_resume: ``reproducibility.inexact_resume`` of a standalone script.
 
     Returns:
         The ``TrainOutput`` of the trainer, with the metrics since the last start.
@@ -102,6 +103,7 @@ def train(
         smaller_is_better=smaller_is_better,
         hparams=hparams,
         storage=checkpoint_storage,
+        inexact_resume=inexact_resume,
     )
     with open_run(
         plan,
@@ -131,6 +133,7 @@ def _run_training(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
         # Called when the trainer would read its files.
         "_load_best_model": callback.load_best,
         "_determine_best_metric": callback.finish_validation,
+        "training_step": callback.train_step,
         "prediction_step": exact_prediction_step(trainer),
     }
     vars(trainer).update(replaced)
@@ -155,6 +158,7 @@ def _make_plan(
     smaller_is_better: bool | None,
     hparams: Mapping[str, object] | None,
     storage: str | None,
+    inexact_resume: Reaction,
 ) -> Plan:
     """Return the plan of a standalone script, from its training arguments."""
     length = args.max_steps
@@ -188,4 +192,5 @@ def _make_plan(
         hparams=hparams,
         arguments=list_result_arguments(args),
         storage=storage,
+        inexact_resume=inexact_resume,
     )

@@ -225,6 +225,11 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         self._seed, self._epoch, self._batch = place["seed"], place["epoch"], place["batch"]
         self._records = None
 
+    @property
+    def latest_records(self) -> Any:
+        """The ids of the records in the last batch; None if unknown."""
+        return self._records
+
     def records(self) -> Any:
         """Return the ids of the records in the last batch, ``(records,), int64``.
 

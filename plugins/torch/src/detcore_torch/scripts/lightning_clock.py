@@ -29,6 +29,7 @@ from detcore_torch.scripts.script_run import (
     generators_in,
     restore_callbacks,
 )
+from detcore_torch.scripts.step_log import StepLog
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import captured_generators
 from detcore_torch.state.state_files import read_state
@@ -120,6 +121,8 @@ class _ClockCallback:
         self._created: list[str] = []
         self._unwrapped = contextlib.ExitStack()
         data.boundary = self._do_due_work
+        log = self._log = StepLog(run.clock)
+        data.log_batch = lambda batch, ids: log.log_batch(self._steps + 1, batch, ids)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Record the initial attributes of the callbacks."""
@@ -169,8 +172,12 @@ class _ClockCallback:
         if self._do_due_work(is_between_epochs=True):
             raise StopIteration  # ends the trainer's loop
 
-    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, *_: object
+    ) -> None:
         """Report when due, and let Lightning validate when due."""
+        losses = outputs.values() if isinstance(outputs, Mapping) else (outputs,)
+        self._log.log_losses(self._steps + 1, losses)
         self._callbacks.merge_results()
         trainer.val_check_batch = _NEVER
         if trainer.global_step == self._updates or self._clock.stopped is not None:
@@ -303,6 +310,7 @@ class _ClockCallback:
         trainer, checkpoint = self._trainer, self._run.checkpoint
         if checkpoint is None:
             overwrite_later_files(trainer, read_first_files(trainer, self._run.context))
+            self._clock.watch(lambda: self._make_state({}).state_tensors())
             return
         document = read_state(checkpoint, FRAMEWORK)
         self._make_state({}).restore(checkpoint)
@@ -314,6 +322,7 @@ class _ClockCallback:
         trainer.fit_loop._restarting = False
         overwrite_later_files(trainer, document["files"])
         generators_in(self._clock, checkpoint, self._attributes.models)()
+        self._clock.watch(lambda: self._make_state({}).state_tensors())
         self._run.release()
 
     def _make_state(self, rest: Mapping[str, object]) -> TrainingState:

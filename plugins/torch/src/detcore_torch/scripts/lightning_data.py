@@ -22,11 +22,13 @@ class TrainingData:
     Attributes:
         loader: Yields the batches.
         boundary: Called before each batch; returns whether training ends here.
+        log_batch: Called with each batch and the ids of its records.
     """
 
     def __init__(self, loader: ResumableLoader) -> None:
         self.loader = loader
         self.boundary: Callable[[], bool] = bool
+        self.log_batch: Callable[[object, Any], None] | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -35,6 +37,8 @@ class TrainingData:
         batches = iter(self.loader)
         end = object()
         while not self.boundary() and (batch := next(batches, end)) is not end:
+            if self.log_batch is not None:
+                self.log_batch(batch, self.loader.latest_records)
             yield batch
 
     def state_dict(self) -> dict[str, object]:

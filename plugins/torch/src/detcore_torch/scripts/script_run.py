@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from detcore import core
 from detcore.config import load_mapping
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from detcore.trial import PollingClock
 
 
+Reaction: TypeAlias = Literal["warn", "fail", "ignore"]
+"""Reaction to an inexact resume; see ``reproducibility.inexact_resume``."""
 _EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 _script_hparams: set[str] = set()
 
@@ -61,6 +63,7 @@ class Plan:
         arguments: The library's arguments that affect the result of training. A run resumes only
             with equal arguments. Arguments without a JSON form, and None, are not compared.
         storage: Path or URL of the checkpoints; None for the default.
+        inexact_resume: Reaction to an inexact resume.
     """
 
     metric: str
@@ -73,6 +76,7 @@ class Plan:
     hparams: Mapping[str, object] | None
     arguments: Mapping[str, object]
     storage: str | None
+    inexact_resume: Reaction
 
     def to_config(self) -> dict[str, object]:
         """Return the plan as the content of an experiment file."""
@@ -86,7 +90,10 @@ class Plan:
             "scheduling_unit": self.report_every,
             "min_validation_period": {"batches": self.validate_every},
             "min_checkpoint_period": {"batches": self.save_every},
-            "reproducibility": {"experiment_seed": self.seed},
+            "reproducibility": {
+                "experiment_seed": self.seed,
+                "inexact_resume": self.inexact_resume,
+            },
         }
         if self.storage is not None:
             config["checkpoint_storage"] = self.storage

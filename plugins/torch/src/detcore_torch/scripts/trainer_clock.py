@@ -17,6 +17,7 @@ from detcore_torch.scripts.script_run import (
     generators_in,
     restore_callbacks,
 )
+from detcore_torch.scripts.step_log import StepLog
 from detcore_torch.scripts.trainer_data import share_buffers
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import captured_generators, preserved_generators
@@ -64,6 +65,8 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._callbacks = callbacks
         self._best = best
         self._determine_best = trainer._determine_best_metric
+        self._train_step = trainer.training_step
+        self._log = StepLog(run.clock)
         self._attributes = ModelAttributes([])
         self._created: list[str] = []
         self._requested: Step | None = None
@@ -96,6 +99,10 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._created = self._make_state().list_objects()
         if self._run.checkpoint is not None:
             self._restore_checkpoint(self._run.checkpoint)
+        with preserved_generators():
+            if self._resumed_generators is not None:
+                self._resumed_generators()
+            self._clock.watch(lambda: self._make_state().state_tensors())
         self._run.release()
         with preserved_generators():
             decision = self._validate_first()
@@ -171,6 +178,14 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         """Collect the validation metrics of one of several datasets."""
         if self._requested is Step.VALIDATE:
             self._metrics.update(_select_numbers(metrics))
+
+    def train_step(self, model: object, inputs: object, *args: object, **options: object) -> object:
+        """Train on a batch like the trainer, and digest the batch and its loss."""
+        step = self._trainer.state.global_step + 1
+        self._log.log_batch(step, inputs)
+        loss = self._train_step(model, inputs, *args, **options)
+        self._log.log_losses(step, [loss])
+        return loss
 
     def finish_validation(self, metrics: Mapping[str, object] | None, trial: object) -> bool:
         """Report a validation, in place of the trainer's selection of the best model.

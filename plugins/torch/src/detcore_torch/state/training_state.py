@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError
 from detcore_torch.state.shared_state import SavedObjects, capture_shared, restore_shared
+from detcore_torch.state.state_digests import name_state
 from detcore_torch.state.state_files import StateFiles
 from detcore_torch.state.worker_state import StatefulCallbacks, capture_worker
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from detcore.types import TensorInfo
 
 
@@ -50,6 +53,10 @@ class TrainingState(SavedObjects):
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the last checkpoint."""
         return self._tensors
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return generators, gradients, models, optimizers and schedulers as arrays by name."""
+        return name_state(self)
 
     def restore(self, checkpoint: Path) -> None:
         """Restore everything but the random generators and the callbacks.

@@ -11,15 +11,13 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
+from detcore.checkpoint.manifest_fields import AUDIT_FILE
 from detcore.contract.controllers import SupportsStateTensors
 from detcore.contract.errors import InexactResumeError
-from detcore.data import digest_array
+from detcore.data import convert_array, digest_array
 
-AUDIT_FILE = "audit.json"
-"""File of a checkpoint with the digests, for each worker."""
 # Between two batches, gradients that were applied may or may not exist.
 _GRADIENT = "gradient."
 _NUM_NAMED = 5
@@ -39,11 +37,30 @@ def audited(
 
     def write_all(folder: Path) -> Callable[[], None] | None:
         rest = write(folder)
-        document = {"version": 1, "parts": _describe_parts(controller.state_tensors())}
-        (folder / AUDIT_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
+        write_audit(folder, controller.state_tensors())
         return rest
 
     return write_all
+
+
+def write_audit(folder: Path, tensors: Mapping[str, npt.ArrayLike]) -> None:
+    """Write the digests of a state into a checkpoint's directory.
+
+    Raises:
+        FileExistsError: If the directory has a file of this name.
+    """
+    document = {"version": 1, "parts": _describe_parts(tensors)}
+    with (folder / AUDIT_FILE).open("x", encoding="utf-8") as file:
+        file.write(json.dumps(document) + "\n")
+
+
+def read_audit(folder: Path | None) -> Mapping[str, list[object]] | None:
+    """Return the digests in a worker's directory of a checkpoint, by part; None without digests."""
+    file = None if folder is None else folder / AUDIT_FILE
+    if file is None or not file.exists():
+        return None
+    parts: dict[str, list[object]] = json.loads(file.read_text(encoding="utf-8"))["parts"]
+    return parts
 
 
 def check_restored(controller: object, folder: Path | None, *, reaction: str) -> None:
@@ -57,13 +74,20 @@ def check_restored(controller: object, folder: Path | None, *, reaction: str) ->
     Raises:
         InexactResumeError: If parts differ; the message names them.
     """
-    if reaction == "ignore" or folder is None or not isinstance(controller, SupportsStateTensors):
+    if isinstance(controller, SupportsStateTensors):
+        check_parts(read_audit(folder), controller.state_tensors, reaction=reaction)
+
+
+def check_parts(
+    saved: Mapping[str, list[object]] | None,
+    tensors: Callable[[], Mapping[str, npt.ArrayLike]],
+    *,
+    reaction: str,
+) -> None:
+    """Compare the restored state with the result of `read_audit`; see `check_restored`."""
+    if saved is None or reaction == "ignore":
         return
-    file = folder / AUDIT_FILE
-    if not file.exists():
-        return
-    saved = json.loads(file.read_text(encoding="utf-8"))["parts"]
-    present = _describe_parts(controller.state_tensors())
+    present = _describe_parts(tensors())
     lines = _list_differences(saved, present)
     if not lines:
         logging.getLogger("detcore.trial").debug("%d parts of the state are restored", len(saved))
@@ -74,7 +98,8 @@ def check_restored(controller: object, folder: Path | None, *, reaction: str) ->
         f"the restored state is not the state that was saved:\n{listing}\n"
         "Training would not continue as if it had not been interrupted. Save and restore these "
         "parts in the trial's code, or in the framework's plugin.\n"
-        "To train on nevertheless:  --set reproducibility.inexact_resume=ignore"
+        "To train on nevertheless:  --set reproducibility.inexact_resume=ignore (in a standalone "
+        "script, the argument inexact_resume or the configuration)"
     )
 
 
@@ -82,7 +107,7 @@ def _describe_parts(tensors: Mapping[str, npt.ArrayLike]) -> dict[str, list[obje
     """Return type, shape and digest of each part, by name."""
     parts: dict[str, list[object]] = {}
     for name, value in tensors.items():
-        array = np.asarray(value)
+        array = convert_array(value)
         parts[name] = [str(array.dtype), list(array.shape), f"{digest_array(array):016x}"]
     return parts
 

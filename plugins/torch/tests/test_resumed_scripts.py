@@ -1,0 +1,59 @@
+"""Scripts that are killed at step 58 report whether their resume is exact."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _killed_scripts import SCRIPTS, Script, Signal
+
+from detcore.records import Database
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
+KILL = Signal(58, needs_checkpoint=True)
+each_library = pytest.mark.parametrize("library", ["trainer", "lightning", "accelerate"])
+
+
+def read_resumes(script: Script) -> list[dict[str, Any]]:
+    """Return the recorded comparisons of a script's resumed runs."""
+    with Database.open(f"sqlite:///{script.folder}/home/detcore.db") as database:
+        return [dict(event.payload) for event in database.events(1, "resume_compared")]
+
+
+@each_library
+def test_resumed_script_is_checked(library: str, tmp_path: Path) -> None:
+    path, folder, killed = SCRIPTS / f"resumed_{library}.py", tmp_path / "run", tmp_path / "killed"
+    Script(path, folder).interrupt(KILL)
+    folder.rename(killed)
+
+    def resume(*arguments: str, code: int = 0) -> Script:
+        """Resume the killed script; records contain the path of its folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(killed, folder)
+        script = Script(path, folder, arguments, starts=1)
+        assert script.run() == code, script.output()
+        return script
+
+    (record,) = read_resumes(resume())
+    assert record == {"start_step": 30, "last_step": 50, "num_compared": 2, "difference": None}
+
+    (record,) = read_resumes(resume("--fault=hook"))
+    assert record["difference"]["step"] == 40
+    assert record["difference"]["kind"] == "loss"
+
+    forgetful = resume("--fault=slot", code=3)
+    assert "exp_avg was saved and not restored: its values differ" in forgetful.output()
+    # The same run continues, although the argument changed.
+    forgetful.arguments = ["--fault=slot", "--inexact-resume=ignore"]
+    assert forgetful.run() == 0, forgetful.output()
+    assert len(read_resumes(forgetful)) == 1
+
+
+def test_unsaved_generator_is_reported(tmp_path: Path) -> None:
+    script = Script(SCRIPTS / "resumed_accelerate.py", tmp_path / "run", ["--fault=generator"])
+    script.interrupt(KILL)
+    assert script.run() == 0
+    (record,) = read_resumes(script)
+    assert record["difference"]["kind"] == "loss", record
