@@ -46,13 +46,15 @@ class ModelAttributes:
                 "evaluating": [
                     name for name, module in model.named_modules() if not module.training
                 ],
-                "buffers": {
-                    name: buffer for name, buffer in _find_buffers(model) if _can_save(buffer)
-                },
-                "changed": _list_changes(settings, _read_settings(model)),
+                "buffers": read_buffers(model),
+                "changed": self.list_changes(index),
             }
-            for model, settings in zip(self.models, self._settings, strict=True)
+            for index, model in enumerate(self.models)
         ]
+
+    def list_changes(self, index: int) -> dict[str, dict[str, Any]]:
+        """Return the plain attributes of a model's modules that have changed, by module."""
+        return _list_changes(self._settings[index], _read_settings(self.models[index]))
 
     def _warn_once(self) -> None:
         """Warn about buffers that checkpoints cannot contain, once."""
@@ -113,8 +115,18 @@ def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
     restore_buffers(model, state)
 
 
+def read_buffers(model: Any) -> dict[str, Any]:
+    """Return the buffers that are not persistent and that a checkpoint can contain."""
+    return {name: buffer for name, buffer in _find_buffers(model) if _can_save(buffer)}
+
+
 def restore_buffers(model: Any, state: Mapping[str, Any]) -> None:
-    """Restore buffers that are not persistent, in place if their shape has not changed."""
+    """Restore buffers that are not persistent, in place if their shape has not changed.
+
+    Args:
+        model: The model.
+        state: A result of `read_buffers`, as ``"buffers"``.
+    """
     for name, content in state["buffers"].items():
         prefix, _, leaf = name.rpartition(".")
         module = model.get_submodule(prefix)
