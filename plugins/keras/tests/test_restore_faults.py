@@ -145,11 +145,9 @@ class Lab:
         assert check_restored(self.controller, folder, reaction=reaction)
 
     def change(self, part: str, change: Callable[[Any], Any] = lambda x: x + 1) -> None:
-        """Change the only variable of the model or its optimizer whose name ends with `part`."""
-        listed = self.model.optimizer.variables
-        owned = [*self.model.variables, *(listed() if callable(listed) else listed)]
-        names = {getattr(v, "path", None) or v.name.removesuffix(":0"): v for v in owned}
-        (variable,) = (v for name, v in names.items() if name.endswith(part))
+        """Change the only variable whose name in the digests contains `part`."""
+        named = self.controller._state_reader._named  # type: ignore[union-attr]  # was checked
+        (variable,) = (v for name, v in named.items() if part in name)
         variable.assign(change(np.array(variable)))
 
 
@@ -166,10 +164,10 @@ def count_callback(lab: Lab, kind: type) -> Any:
     return callback
 
 
-MOMENT, AVERAGE = (
-    ("dense_kernel_momentum", "dense_kernel_average")
+MOMENT, AVERAGE, GENERATOR = (
+    ("dense_kernel_momentum", "dense_kernel_average", "seed_generator_state")
     if KERAS_MAJOR == 3
-    else ("Adam/m/dense/kernel", "model_average/dense/kernel")
+    else ("Adam/m/dense/kernel", "average/dense/kernel", "StateVar")
 )
 PLANTED: dict[str, tuple[Callable[[Lab], Any], str]] = {
     "optimizer slot": (lambda lab: lab.change(MOMENT, np.zeros_like), f"optimizer.*{MOMENT} was"),
@@ -178,9 +176,9 @@ PLANTED: dict[str, tuple[Callable[[Lab], Any], str]] = {
     "learning rate": (
         lambda lab: setattr(lab.model.optimizer, "learning_rate", 0.01), "learning_rate was"
     ),
-    "weight": (lambda lab: lab.change("dense_1/kernel"), r"model\.dense_1/kernel was"),
-    "transposed weight": (
-        lambda lab: lab.change("dense_1/kernel", lambda x: x.reshape(-1)[::-1].reshape(x.shape)),
+    "weight": (lambda lab: lab.change("model.dense_1/kernel"), r"model\.dense_1/kernel was"),
+    "flipped weight": (
+        lambda lab: lab.change("model.dense_1/kernel", lambda x: np.flip(x, 0)),
         r"model\.dense_1/kernel was",
     ),
     "swapped weights": (
@@ -191,7 +189,7 @@ PLANTED: dict[str, tuple[Callable[[Lab], Any], str]] = {
         lambda lab: lab.change("moving_variance"), "moving_variance was saved and not restored"
     ),
     "generator of a layer": (
-        lambda lab: lab.change("seed_generator_state" if KERAS_MAJOR == 3 else "StateVar"),
+        lambda lab: lab.change(GENERATOR, lambda x: x // 2),
         r"random\..* was",
     ),
     "flag of a layer": (

@@ -79,7 +79,8 @@ def read_unlisted(
         for variable in filter(is_variable, owned() if callable(owned) else owned):
             raw = raw_variable(variable)
             if id(raw.handle) not in listed_ids:
-                unlisted[f"{prefix}{getattr(variable, 'path', None) or raw.name}"] = raw
+                name = getattr(variable, "path", None) or raw.name.removesuffix(":0")
+                unlisted[f"{prefix}{name}"] = raw
     return {name: read_variable(variable) for name, variable in unlisted.items()}
 
 
