@@ -444,6 +444,24 @@ class Streaming(LineTrial):
         return super().train_batch(batch, epoch_idx, batch_idx)
 
 
+class SparseBuffer(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("graph", torch.eye(2).to_sparse(), persistent=False)
+
+
+class Sparse(LineTrial):
+    def build_model(self) -> Any:
+        return SparseBuffer()
+
+
+def test_unsaved_part_is_named_before_training(caplog: pytest.LogCaptureFixture) -> None:
+    Lab(Streaming)
+    assert "a checkpoint cannot hold the position of trial.numbers" in caplog.text
+    Lab(Sparse)
+    assert "checkpoints do not contain the buffer graph of SparseBuffer" in caplog.text
+
+
 def test_unsaved_attribute_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = save(tmp_path, Streaming)
     lab = Lab(Streaming).restore(folder)

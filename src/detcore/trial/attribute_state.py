@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import io
 import logging
 import random
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -84,6 +85,7 @@ class AttributeTracker:
             for name, value in self._list_attributes()
         }
         self.note_objects()
+        self._warn_of_iterators()
 
     def note_objects(self, ignored_objects: Iterable[object] = ()) -> None:
         """Record the types of the attributes, so that states can be restored into them.
@@ -150,6 +152,23 @@ class AttributeTracker:
             elif self._reports_unsaved:
                 values[path] = None
         return values
+
+    def _warn_of_iterators(self) -> None:
+        """Warn about iterators, whose position is unknown, before training."""
+        names = [
+            f"{self._prefix}{name}"
+            for name, value in self._list_attributes()
+            if isinstance(value, Iterator)
+            and not isinstance(value, io.IOBase)
+            and self._codec.get_state(value) is None
+        ]
+        if names and self._prefix is not None:
+            _logger.warning(
+                "a checkpoint cannot hold the position of %s: a resumed run starts again there. "
+                "Compute the values from the number of the batch, or use an object with state_dict "
+                "and load_state_dict",
+                ", ".join(names),
+            )
 
     def _warn_of_unsaved(self, prefix: str) -> None:
         if names := self.list_changed():

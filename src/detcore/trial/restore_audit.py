@@ -80,13 +80,13 @@ def check_restored(
     file = folder / AUDIT_FILE
     if not file.exists():
         return None
-    saved = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads(file.read_text(encoding="utf-8"))
     parts = _describe_tensors(controller)
-    lines = _list_differences(saved["parts"], parts)
+    lines = _list_differences(document["parts"], parts)
     live = {name: part for name, part in _read_live(controller).items() if part is not None}
     # An attribute that only the restore has changed, such as a count of restores, is not state.
-    shared = {name: part for name, part in live.items() if name in saved["live"]}
-    lines += _list_differences(saved["live"], _describe_parts(shared))
+    shared = {name: part for name, part in live.items() if name in document["live"]}
+    lines += _list_differences(document["live"], _describe_parts(shared))
     if lines:
         raise InexactResumeError(
             f"the restored state is not the state that was saved:\n{_format_lines(lines)}\n"
@@ -94,10 +94,10 @@ def check_restored(
             "parts in the trial's code, or in the framework's plugin.\n"
             "To train on nevertheless:  --set reproducibility.inexact_resume=ignore"
         )
-    if saved["unsaved"]:
+    if document["unsaved"]:
         message = (
             "training had changed parts that the checkpoint does not contain, and which have "
-            f"their initial values now:\n{_format_lines(saved['unsaved'])}\n"
+            f"their initial values now:\n{_format_lines(document['unsaved'])}\n"
             "Use numbers, strings, arrays, tensors or containers of these, or give the objects "
             "methods that save and load their state."
         )

@@ -31,11 +31,12 @@ class ModelAttributes:
     def __init__(self, models: Sequence[Any]) -> None:
         self.models = models
         self._settings = [_read_settings(model) for model in models]
-        self._has_warned = False
+        self._warned: set[str] = set()
+        self._warn_of_unsaved()
 
     def capture(self) -> list[dict[str, Any]]:
         """Return the attributes of each model, with the model's own tensors."""
-        self._warn_once()
+        self._warn_of_unsaved()
         return [
             {
                 "frozen": [
@@ -56,14 +57,12 @@ class ModelAttributes:
         """Return the plain attributes of a model's modules that have changed, by module."""
         return _list_changes(self._settings[index], _read_settings(self.models[index]))
 
-    def _warn_once(self) -> None:
-        """Warn about buffers that checkpoints cannot contain, once."""
-        if self._has_warned:
-            return
-        self._has_warned = True
+    def _warn_of_unsaved(self) -> None:
+        """Warn about buffers that checkpoints cannot contain, once for each."""
         for model in self.models:
             for name, buffer in _find_buffers(model):
-                if not _can_save(buffer):
+                if not _can_save(buffer) and name not in self._warned:
+                    self._warned.add(name)
                     _logger.warning(
                         "checkpoints do not contain the buffer %s of %s: it is not persistent, and "
                         "%s. After a resume it has the script's initial value. If training "
