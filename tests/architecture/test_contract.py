@@ -37,8 +37,9 @@ REEXPORTED_NAMES = {
     "detcore.search": "Answer ExitReason NewTrial SearchMethod SearchSetup TrainTo",
     "detcore.storage": "Capabilities Entry FileDigest Pair Progress StorageBackend",
     "detcore.trial": "PollingClock Clock Decision LoopingController PrepareOptions SavesState Step"
-    " SteppingController SupportsCommit SupportsFinish SupportsSnapshot SupportsStartFrom"
-    " SupportsStateTensors SupportsTensors Trial TrialContext TrialSetup ValidationResult",
+    " SteppingController SupportsCommit SupportsFinish SupportsLiveState SupportsSnapshot"
+    " SupportsStartFrom SupportsStateTensors SupportsTensors Trial TrialContext TrialSetup"
+    " ValidationResult",
 }
 
 

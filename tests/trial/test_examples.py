@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ["attribute_state", "random_state", "schedule"]
+MODULES = ["attribute_state", "live_values", "random_state", "schedule"]
 
 
 @pytest.mark.parametrize("name", MODULES)

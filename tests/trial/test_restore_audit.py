@@ -44,7 +44,10 @@ def test_equal_state_passes(tmp_path: Path, changes: Any) -> None:
     [
         ({"optimizer__exp_avg": np.zeros(6)}, r"optimizer\.exp_avg was saved and not restored"),
         ({"random__numpy": np.arange(1, 5)}, r"random\.numpy was saved and not restored"),
-        ({"optimizer__exp_avg": None}, r"optimizer\.exp_avg was saved and does not exist now"),
+        (
+            {"optimizer__exp_avg": None},
+            r"optimizer\.exp_avg was saved and not restored: it is missing",
+        ),
         ({"scheduler": np.ones(1)}, "scheduler exists now and was not saved"),
         (
             {"model__weight": np.zeros((3, 2), np.float32)},

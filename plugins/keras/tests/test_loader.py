@@ -232,12 +232,11 @@ def test_attribute_generators_ignore_worker_count() -> None:
     assert equal(second_epoch("one process", 13, state, seed=None)[0], items[13:])
 
 
-def test_generators_used_in_threads_are_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with make(sequences.OwnGenerators(), "threads") as loader:
+@pytest.mark.parametrize("kind", ["OwnGenerators", "Random", "Plain"])
+def test_generators_used_in_threads_are_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with make(getattr(sequences, kind)(), "threads") as loader:
         take(loader, range(2))
-    assert "numbers depend on timing" in caplog.text
+    assert ("numbers depend on timing" in caplog.text) is (kind != "Plain")
 
 
 def test_changed_generators_are_rejected() -> None:

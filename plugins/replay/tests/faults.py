@@ -189,7 +189,11 @@ class Fault:
         }
         kind = kinds.get(self.kind, "tensor")
         if self.is_torch and self.kind == "hyperparameter":
-            return 0, "initial state", "optimizer.settings"  # generators are part of the state
+            return (
+                0,
+                "initial state",
+                "optimizer.param_groups[0]['lr']",
+            )  # generators are part of the state
         if self.is_torch:
             layer = _LAYERS[self.layer if kind == "tensor" else 0]
             return self.step, kind, f"model.{layer}.weight"

@@ -90,7 +90,7 @@ def test_difference_is_reported(tmp_path: Path, reaction: str) -> None:
 def test_forgotten_optimizer_slot_is_an_error(tmp_path: Path) -> None:
     resumed, records = run_killed(tmp_path, "Forgetful")
     assert resumed.code == 1, resumed.output
-    assert "optimizer.state.0.momentum_buffer was saved and not restored" in resumed.output
+    assert "optimizer.state['0.weight']['momentum_buffer'] was saved and not" in resumed.output
     assert records == []
 
 

@@ -30,7 +30,7 @@ def test_digest_names_follow_computation_order() -> None:
     assert kinds == ["random", "model", "optimizer"]  # gradients were set to None
     assert names[:3] == ["random.python", "random.numpy", "random.torch"]
     assert "model.0.weight" in names
-    assert "optimizer.settings" in names
+    assert "optimizer.param_groups[0]['lr']" in names
 
 
 def test_digests_match_after_restore(tmp_path: Path) -> None:

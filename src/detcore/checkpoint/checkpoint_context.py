@@ -71,7 +71,7 @@ class CheckpointContext(Saver):
         self._resumed_from = parent
         self._on_damage = on_damage
         self.has_restored = False
-        self.restored_parts: Mapping[str, list[object]] | None = None
+        self.restored_parts: Mapping[str, Any] | None = None
 
     def upload(
         self,

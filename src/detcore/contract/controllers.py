@@ -25,6 +25,7 @@ __all__ = [
     "SteppingController",
     "SupportsCommit",
     "SupportsFinish",
+    "SupportsLiveState",
     "SupportsSnapshot",
     "SupportsStartFrom",
     "SupportsStateTensors",
@@ -249,6 +250,22 @@ class SupportsStateTensors(Protocol):
         and their order are the same at every call and in every process. Only gradients may be
         missing, after they have been applied. Arrays may share memory with the training, because
         they are read before training continues.
+        """
+
+
+@runtime_checkable
+class SupportsLiveState(Protocol):
+    """A controller of either kind that has state beside its `SupportsStateTensors.state_tensors`.
+
+    A resumed trial compares both with their values when the checkpoint was saved.
+    """
+
+    def live_state(self) -> Mapping[str, npt.ArrayLike | None]:
+        """Return flags, counters, positions and attributes by name.
+
+        Called after `save` or `snapshot`, and after `restore`. It must change nothing, and read the
+        live objects without the code that saves them. Parts that training has not changed may be
+        missing. None means that training has changed a part and that no checkpoint contains it.
         """
 
 

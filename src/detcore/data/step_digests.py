@@ -150,15 +150,23 @@ class StepDigests:
         """Add facts about the run, such as ``threads=4``, before the first flush; JSON values."""
         self._facts.update(facts)
 
-    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
+    def watch(
+        self,
+        tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None,
+        digests: Mapping[str, int] | None = None,
+    ) -> None:
         """Set the function that returns the training state, and digest the current state.
 
         Args:
             tensors: Such as `detcore.trial.SupportsStateTensors.state_tensors`; None if unknown.
+            digests: The digests of the current state, if they are known, as from `digest_array`.
         """
         self._tensors = tensors
         self.describe(has_state=tensors is not None)
-        self.digest_state(self._state_step)
+        if digests is None:
+            self.digest_state(self._state_step)
+        elif not self._is_full:
+            self._append_state(self._state_step, digests)
 
     def is_recorded(self, step: int) -> bool:
         """Whether digests of a step are recorded: each `every`-th, and the first of a run.
@@ -239,15 +247,17 @@ class StepDigests:
         if tensors is None:
             assert self._tensors is not None  # one of the two
             tensors = self._tensors()
-        digests = [digest_array(value) for value in tensors.values()]
-        names = tuple(tensors)
+        self._append_state(step, {name: digest_array(value) for name, value in tensors.items()})
+
+    def _append_state(self, step: int, digests: Mapping[str, int]) -> None:
+        names = tuple(digests)
         if names != self._names:
             self._names = names
             self._file.append(pack_frame(FrameKind.NAMES, step, 0, json.dumps(names).encode()))
-        body = struct.pack(f"<{len(names)}Q", *digests)
+        body = struct.pack(f"<{len(names)}Q", *digests.values())
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
         if self._replayed is not None:
-            self._replayed.compare_state(step, dict(zip(names, digests, strict=True)))
+            self._replayed.compare_state(step, digests)
 
     def flush(self) -> None:
         """Pass everything to the kernel. On a full disk, warn and record no further digests.

@@ -18,6 +18,7 @@ from detcore.contract.controllers import (
     SteppingController,
     SupportsCommit,
     SupportsFinish,
+    SupportsLiveState,
     SupportsSnapshot,
     SupportsStartFrom,
     SupportsStateTensors,
@@ -28,7 +29,7 @@ from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, Tri
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.trial.attribute_state import AttributeCodec, AttributeTracker
+    from detcore.trial.attribute_state import AttributeTracker
     from detcore.trial.code_copy import copy_code, list_code
     from detcore.trial.entrypoint import (
         ImportEnded,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         is_importing_trial,
     )
     from detcore.trial.function_state import FunctionTracker, list_function_variables
+    from detcore.trial.live_values import AttributeCodec, read_own_state, read_values
     from detcore.trial.native_start import NativeStart, start_native
     from detcore.trial.random_state import (
         capture_random_state,
@@ -80,6 +82,7 @@ __all__ = [
     "SteppingController",
     "SupportsCommit",
     "SupportsFinish",
+    "SupportsLiveState",
     "SupportsSnapshot",
     "SupportsStartFrom",
     "SupportsStateTensors",
@@ -104,7 +107,9 @@ __all__ = [
     "open_trial",
     "prepare_process",
     "preserve_random_state",
+    "read_own_state",
     "read_trial_file",
+    "read_values",
     "restore_latest_checkpoint",
     "restore_random_state",
     "run_trial",
@@ -114,7 +119,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "attribute_state": "AttributeCodec AttributeTracker",
+        "attribute_state": "AttributeTracker",
         "code_copy": "copy_code list_code",
         "function_state": "FunctionTracker list_function_variables",
         "trial_loading": "find_checkpoint_directory create_trial_from_code read_trial_file",
@@ -126,6 +131,7 @@ __getattr__, __dir__ = lazy_names(
             "ImportEnded check_requirements find_framework import_object "
             "import_trial_class is_importing_trial"
         ),
+        "live_values": "AttributeCodec read_own_state read_values",
         "trial_saving": "build_trial_record",
         "schedule": "Schedule",
         "native_start": "NativeStart start_native",

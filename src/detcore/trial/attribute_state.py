@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import collections
+import io
 import logging
-import queue
 import random
 import struct
-import threading
-import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -17,9 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from detcore.contract.distributed import DistributedContext
 from detcore.contract.errors import InvalidCheckpointError
-from detcore.contract.trial import TrialContext
+from detcore.trial.live_values import (
+    CODE_TYPES,
+    MAX_DEPTH,
+    MAX_ITEMS,
+    PLAIN_TYPES,
+    AttributeCodec,
+    is_plain_object,
+    read_generator,
+    read_values,
+)
 
 _logger = logging.getLogger("detcore.trial")
 
@@ -30,50 +36,7 @@ _BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"
 _OBJECT, _STATE, _GENERATOR, _DEFAULTDICT = "$object", "$state", "$generator", "$defaultdict"
 _IN_PLACE = frozenset({_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT})
 _OPAQUE = "$opaque"
-_MAX_DEPTH = 6
-_MAX_ITEMS = 100_000  # larger containers are data, not state
-# Objects that belong to the program rather than to training. Loggers cache levels, and threads may
-# change their own objects and the contexts at any time.
-CODE_TYPES = (
-    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type,
-    logging.Logger, threading.Thread, threading.Condition, threading.Event, threading.Semaphore,
-    threading.Barrier, queue.Queue, TrialContext, DistributedContext,
-)  # fmt: skip
 _MISSING = object()
-
-
-class AttributeCodec:
-    """Reads and restores a framework's tensors and stateful objects in attributes.
-
-    The base class supports no tensors, and objects with ``state_dict`` and ``load_state_dict``.
-    """
-
-    def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
-        """Return the content of a tensor, for detecting changes; None for any other value."""
-        return None
-
-    def assign_tensor(self, current: Any, saved: Any) -> Any:
-        """Return the tensor to keep in the attribute.
-
-        Args:
-            current: The present value, which may be of any type.
-            saved: The tensor from the checkpoint.
-
-        Returns:
-            ``current``, if ``saved`` could be copied into it; otherwise ``saved``.
-        """
-        return saved
-
-    def get_state(self, value: Any) -> Any:
-        """Return the state of an object that has one, or None."""
-        kind = type(value)  # an instance may compute any attribute
-        if callable(getattr(kind, "load_state_dict", None)) and hasattr(kind, "state_dict"):
-            return value.state_dict()
-        return None
-
-    def set_state(self, value: Any, state: Any) -> None:
-        """Restore a state that `get_state` returned."""
-        value.load_state_dict(state)
 
 
 class AttributeTracker:
@@ -113,6 +76,7 @@ class AttributeTracker:
     ) -> None:
         self._target = target
         self._prefix = prefix
+        self._reports_unsaved = prefix is not None
         self._ignored = frozenset(ignored)
         self._ignored_objects = _by_id(ignored_objects)
         self._codec = codec or AttributeCodec()
@@ -121,6 +85,7 @@ class AttributeTracker:
             for name, value in self._list_attributes()
         }
         self.note_objects()
+        self._warn_of_iterators()
 
     def note_objects(self, ignored_objects: Iterable[object] = ()) -> None:
         """Record the types of the attributes, so that states can be restored into them.
@@ -163,6 +128,47 @@ class AttributeTracker:
             if not self._is_restorable(name, value, encoded := self._create_encoder(value))
             and encoded.compute_digest() != self._digests.get(name)
         ]
+
+    def read_live(self, owner: str) -> dict[str, Any]:
+        """Return the attributes that have changed, for the comparison after a resume.
+
+        The values are read without the code that saves them.
+
+        Args:
+            owner: Prefix of the names, such as ``"trial."``.
+
+        Returns:
+            Plain values and arrays by path; None for an attribute that `capture` cannot save.
+        """
+        values: dict[str, Any] = {}
+        ignored = self._ignored_objects.values()
+        for name, value in self._list_attributes():
+            encoded = self._create_encoder(value)
+            if encoded.compute_digest() == self._digests.get(name):
+                continue
+            path = f"{owner}{name}"
+            if self._is_restorable(name, value, encoded):
+                values |= read_values(value, path, codec=self._codec, ignored_objects=ignored)
+            elif self._reports_unsaved:
+                values[path] = None
+        return values
+
+    def _warn_of_iterators(self) -> None:
+        """Warn about iterators, whose position is unknown, before training."""
+        names = [
+            f"{self._prefix}{name}"
+            for name, value in self._list_attributes()
+            if isinstance(value, Iterator)
+            and not isinstance(value, io.IOBase)
+            and self._codec.get_state(value) is None
+        ]
+        if names and self._prefix is not None:
+            _logger.warning(
+                "a checkpoint cannot hold the position of %s: a resumed run starts again there. "
+                "Compute the values from the number of the batch, or use an object with state_dict "
+                "and load_state_dict",
+                ", ".join(names),
+            )
 
     def _warn_of_unsaved(self, prefix: str) -> None:
         if names := self.list_changed():
@@ -272,7 +278,7 @@ class _Encoder:
         return digest
 
     def _encode(self, value: Any, depth: int) -> Any:
-        if value is None or type(value) in (bool, int, float, str):
+        if type(value) in PLAIN_TYPES:
             return value
         if id(value) in self._ignored:
             return self._mark_opaque("ignored")
@@ -280,7 +286,7 @@ class _Encoder:
             return value
         if self._codec.read_tensor(value) is not None:
             return value
-        if depth > _MAX_DEPTH or isinstance(value, CODE_TYPES):
+        if depth > MAX_DEPTH or isinstance(value, CODE_TYPES):
             return self._mark_opaque(id(value))
         if type(value) in _CONTAINERS:
             return self._encode_container(value, depth + 1)
@@ -292,7 +298,7 @@ class _Encoder:
 
     def _encode_container(self, value: Any, depth: int) -> Any:
         # Copies are iterated, because another thread may change the container meanwhile.
-        if len(value) > _MAX_ITEMS:
+        if len(value) > MAX_ITEMS:
             return self._mark_opaque([id(value), len(value)])
         if isinstance(value, dict):
             return self._encode_dict(value, depth)
@@ -316,7 +322,7 @@ class _Encoder:
         return {mark: [[self._encode(key, depth), item] for key, item in pairs]}
 
     def _encode_object(self, value: Any, depth: int) -> Any:
-        state = _read_generator(value)
+        state = read_generator(value)
         if state is not None:
             self.has_generator = self.is_in_place = True
             return {_GENERATOR: self._encode(state, depth)}
@@ -326,7 +332,7 @@ class _Encoder:
         if state is not None:
             self.is_in_place = True
             return {_STATE: self._encode(state, depth)}
-        if _is_plain_object(value):
+        if is_plain_object(value):
             self.is_in_place = True
             return {_OBJECT: self._encode_dict(vars(value), depth)}
         return self._mark_opaque(id(value))
@@ -341,32 +347,6 @@ _CONTAINERS: Mapping[type, str] = {
     dict: _DICT, collections.OrderedDict: _ORDERED, collections.Counter: _COUNTER,
     collections.defaultdict: _DEFAULTDICT,
 }  # fmt: skip
-
-
-def _is_plain_object(value: Any) -> bool:
-    """Whether the attributes of an object are its complete state, as for Python classes."""
-    return hasattr(value, "__dict__") and all(
-        base is object
-        or (base.__flags__ & _HEAP_TYPE and not any(map(vars(base).get, _OWN_STORES)))
-        for base in type(value).__mro__
-    )
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for classes that a program defines
-_OWN_STORES = frozenset({"__slots__", "__setattr__"})
-
-
-def _read_generator(value: Any) -> Any:
-    if type(value) is random.Random:
-        version, words, gauss = value.getstate()
-        return [version, np.array(words, np.uint64), gauss]
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, np.random.BitGenerator):
-        return value.state
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)
-    return None
 
 
 def _set_generator(value: Any, state: Any) -> None:
@@ -432,7 +412,7 @@ class _Decoder:
             self._codec.set_state(current, self.decode(content, _MISSING))
         elif mark == _DEFAULTDICT and isinstance(current, collections.defaultdict):
             self._decode_dict(content, current, collections.defaultdict)
-        elif mark == _OBJECT and _is_plain_object(current):
+        elif mark == _OBJECT and is_plain_object(current):
             pairs = content.items() if isinstance(content, dict) else ()
             values = {key: self.decode(item, vars(current).get(key)) for key, item in pairs}
             vars(current).update(values)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.trial.attribute_state import CODE_TYPES, AttributeCodec, AttributeTracker
+from detcore.trial.attribute_state import AttributeTracker
+from detcore.trial.live_values import CODE_TYPES, AttributeCodec
 
 _logger = logging.getLogger("detcore.trial")
 

@@ -141,13 +141,14 @@ class OpenTrial:
         """Restore the controller, create the clock, and train to the end."""
         core, context, framework = self._core, self.context, self._framework
         batches_per_epoch = controller.batches_per_epoch()
-        state = _restore_controller(core, controller, context, framework)
+        state, digests = _restore_controller(core, controller, context, framework)
         if context.digests is not None:
             stateful_object: object = controller
             context.digests.watch(
                 stateful_object.state_tensors
                 if isinstance(stateful_object, SupportsStateTensors)
-                else None
+                else None,
+                digests,
             )
         clock = ScheduledClock(
             core, context, saver, state=state, batches_per_epoch=batches_per_epoch
@@ -401,24 +402,28 @@ def _make_saver(
 
 def _restore_controller(
     core: Context, controller: Controller, context: TrialContext, framework: Framework
-) -> dict[str, Any]:
-    """Restore the latest checkpoint into the controller; return the clock's saved state.
+) -> tuple[dict[str, Any], dict[str, int] | None]:
+    """Restore the latest checkpoint into the controller.
 
     Without a checkpoint, start from another trial's checkpoint if the configuration names one.
+
+    Returns:
+        The clock's saved state, and the result of `check_restored`.
     """
     with restore_latest_checkpoint(core) as path:
         if path is not None and core.info is not None:
             state = read_clock(path, str(core.info.latest_checkpoint))
             controller.restore(path)
+            digests = None
             if not framework.inexact_resume:
-                check_restored(
+                digests = check_restored(
                     controller,
                     context.worker_directory(path),
                     reaction=core.info.settings.inexact_resume,
                 )
-            return state
+            return state, digests
     _start_from_source(core, controller, framework)
-    return {}
+    return {}, None
 
 
 @contextlib.contextmanager

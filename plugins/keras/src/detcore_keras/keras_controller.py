@@ -39,7 +39,7 @@ from detcore_keras.state.random_generators import (
     restore_rng,
     vary_by_rank,
 )
-from detcore_keras.state.state_tensors import StateReader
+from detcore_keras.state.state_tensors import StateReader, read_unlisted
 from detcore_keras.state.training_state import (
     OF_ONE_TRIAL,
     VARIABLES_FILE,
@@ -129,6 +129,7 @@ class KerasController:
         self._is_finished = False
         self._random: RandomState | None = None
         self._trainable: list[bool] | None = None
+        self._repeats_validation = False
         self._tensors: Sequence[TensorInfo] = ()
         self._state_reader: StateReader | None = None
         if context.digests is not None:
@@ -187,6 +188,7 @@ class KerasController:
 
     def finish(self, clock: Clock) -> None:
         """Save the model if the end of Keras's ``fit`` changes it."""
+        self._begin_training()
         self._model.reset_metrics()
         before = digest_weights(self._list_variables())
         self._end_training()
@@ -252,12 +254,23 @@ class KerasController:
             self._state_reader = StateReader(self._list_variables() if exists else ())
         return self._state_reader.read_state()
 
+    def live_state(self) -> Mapping[str, Any]:
+        """Return flags, callbacks, attributes and the data position by name."""
+        values: dict[str, Any] = {"data.position": self._feed.position}
+        if self._traced or self._has_started:
+            for layer in self._model._flatten_layers():
+                values[f"model.{layer.name}.trainable"] = bool(layer.trainable)
+            optimizers, variables = self._list_optimizers(), self._list_variables()
+            values |= read_unlisted(self._model, optimizers, variables)
+        return {**values, **({} if self._callbacks is None else self._callbacks.read_live())}
+
     def _capture_state(self, directory: Path) -> ArrayFiles:
         """Write small files, and return copies of the arrays."""
         callbacks = self._begin_training()
         if any(self._workers.all_gather(self._context.get_stop_requested())):
             self._end_training()  # no batch follows this checkpoint
         variables = self._list_variables()
+        self._state_reader = StateReader(variables)  # training may have created variables
         differing_indices = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
             batch = self._feed.element_spec
@@ -333,9 +346,10 @@ class KerasController:
         self._is_finished = position["is_finished"]
         info = self._context.info
         was_validated = info is not None and info.validated_metric is not None
-        if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
-            # This validation is already recorded, but the callbacks have not seen it.
-            self.validate()
+        # This validation is already recorded, but the callbacks have not seen it.
+        self._repeats_validation = was_validated and any(
+            self._workers.all_gather(bool(self._user_callbacks))
+        )
         if own_directory is None:
             self._vary_generators()
             _logger.info(
@@ -416,11 +430,14 @@ class KerasController:
 
     def _begin_training(self) -> CallbackMultiplexer:
         """Create all variables, share them between workers, and return the started callbacks."""
-        if self._callbacks is not None and self._has_started:
-            return self._callbacks
-        self._build_variables()
-        self._start_together()
-        return self._start_callbacks()
+        if self._callbacks is None or not self._has_started:
+            self._build_variables()
+            self._start_together()
+        callbacks = self._start_callbacks()
+        if self._repeats_validation:
+            self._repeats_validation = False
+            self.validate()
+        return callbacks
 
     def _start_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
         """Return the callbacks. The first call notifies them that training begins."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
+from detcore.trial import read_own_state
 from detcore_torch.libraries import torch
 from detcore_torch.state.random_generators import preserved_generators
-from detcore_torch.state.user_attributes import UserAttributes
+from detcore_torch.state.user_attributes import TorchCodec, UserAttributes
 
 _ATTRIBUTES = "attributes of callbacks"
 _ENTRIES = "entries of checkpoint hooks"
@@ -250,6 +251,22 @@ class Callbacks:
             _ATTRIBUTES: {name: changes for name, changes in attributes.items() if changes},
             _ENTRIES: dict(self._entries),
         }
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the callbacks' states and changed attributes, for the comparison after a resume.
+
+        The attributes of a callback with methods of its own are not compared, and entries of its
+        state that depend on the time are omitted.
+        """
+        own = {
+            name: callback
+            for name, callback in self._callbacks.items()
+            if type(callback).state_dict is not PyTorchCallback.state_dict
+        }
+        values = self._attributes.read_live("callback ", omitted=own)
+        for name, callback in own.items():
+            values |= read_own_state(callback.state_dict, f"callback {name}", codec=TorchCodec())
+        return values
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore the callbacks' states; a new callback has no state."""

@@ -21,7 +21,7 @@ from detcore_torch.process_group import lost_peers_raised
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other
-from detcore_torch.state.state_digests import list_arrays, name_state
+from detcore_torch.state.state_digests import list_arrays, name_state, read_live_state
 from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
 from detcore_torch.state.worker_state import WorkerState
@@ -97,6 +97,8 @@ class TorchController:
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
         self._has_started = False
         self._is_resumed = False
+        # Hooks that receive the files of a checkpoint may change attributes after their capture.
+        self._saved_live: Mapping[str, Any] | None = None
         self._digests = context.digests
         if self._digests is not None:
             self._digests.describe(threads=torch.get_num_threads(), gpu=_gpu_name())
@@ -132,6 +134,8 @@ class TorchController:
         self._announce_start()
         self._callbacks.start_save()
         self._state.save(directory)
+        if self._callbacks.reads_checkpoints:
+            self._saved_live = self._read_live()
         self._callbacks.finish_files(str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
@@ -154,6 +158,20 @@ class TorchController:
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, gradients, models, and optimizers as arrays by name."""
         return name_state(self._state)
+
+    def live_state(self) -> Mapping[str, Any]:
+        """Return flags, attributes, scalers, callbacks and the data position by name."""
+        values, self._saved_live = self._saved_live, None
+        return self._read_live() if values is None else values
+
+    def _read_live(self) -> dict[str, Any]:
+        return {
+            **read_live_state(self._state),
+            "data.position": self._feed.position,
+            "data.batches": self._state.batches,
+            **self._attributes.read_live(),
+            **self._callbacks.read_live(),
+        }
 
     def restore(self, directory: Path) -> None:
         """Restore the state that `save` wrote.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
-from detcore.trial import AttributeTracker, FunctionTracker
+from detcore.trial import AttributeTracker, FunctionTracker, read_own_state
 from detcore_keras.callbacks.callback_base import Callback
 from detcore_keras.callbacks.callback_checks import (
     check_epoch_hooks,
@@ -317,6 +317,16 @@ class CallbackMultiplexer:
             "rows": measure_rows(self._tracked),
         }
         return state, arrays
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the states and changed attributes by name, for the comparison after a resume."""
+        values: dict[str, Any] = {"epoch.has_begun": self._has_begun_epoch}
+        for name, tracker in self._trackers.items():
+            owner = {_TRIAL: "trial.", _FUNCTIONS: ""}.get(name, f"callback {name}.")
+            values |= tracker.read_live(owner)
+        for name, callback in self._stateful.items():
+            values |= read_own_state(callback.get_state, f"callback {name}", codec=KerasCodec())
+        return values
 
     def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
         if name in self._stateful:

@@ -88,6 +88,20 @@ def find_generators(sequence: Any) -> list[HeldGenerator]:
     return generators
 
 
+def draws_numbers(sequence: Any) -> bool:
+    """Whether a method that prepares items uses ``random`` or ``numpy.random``."""
+    methods = {
+        name: value for kind in type(sequence).__mro__[::-1] for name, value in vars(kind).items()
+    }
+    for name, method in methods.items():
+        if isinstance(method, types.FunctionType) and name not in ("__init__", "on_epoch_end"):
+            names = method.__code__.co_names
+            used_ids = {id(method.__globals__.get(name)) for name in names}
+            if id(random) in used_ids or (id(np) in used_ids and "random" in names):
+                return True
+    return False
+
+
 @contextlib.contextmanager
 def seeded_item(sequence: Any, seed: int, epoch: int, index: int) -> Iterator[None]:
     """Seed the generators for one item, and restore them afterwards."""

@@ -20,7 +20,7 @@ from detcore_keras.data.item_processes import (
     format_error,
     make_item_error,
 )
-from detcore_keras.data.item_seeds import end_epoch, find_generators, seeded_item
+from detcore_keras.data.item_seeds import draws_numbers, end_epoch, find_generators, seeded_item
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -173,9 +173,11 @@ class SequenceLoader:
                     error,
                     name,
                 )
-        if self._processes is None and find_generators(self._sequence):
+        if self._processes is None and (
+            find_generators(self._sequence) or draws_numbers(self._sequence)
+        ):
             _logger.warning(
-                "%s draws from random generators in its attributes, and threads prepare its items. "
+                "%s draws from random generators, and several threads prepare its items. "
                 "The numbers depend on timing, and a resumed run draws other numbers.\n"
                 "Set workers=0 or use_multiprocessing=True.",
                 name,

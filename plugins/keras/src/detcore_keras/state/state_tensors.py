@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from detcore_keras.frameworks import tf
 from detcore_keras.state.random_generators import find_process_generators
-from detcore_keras.state.variables import NamedVariable, read_variable
+from detcore_keras.state.variables import (
+    NamedVariable,
+    is_variable,
+    raw_variable,
+    read_variable,
+)
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -55,6 +60,28 @@ class StateReader:
                 value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
             arrays[name] = value
         return arrays
+
+
+def read_unlisted(
+    model: Any, optimizers: Iterable[Any], variables: Iterable[NamedVariable]
+) -> dict[str, _Array]:
+    """Return the variables that Keras lists for a model and its optimizers, but detcore does not.
+
+    Args:
+        model: The model. Its weights exist.
+        optimizers: Its optimizers.
+        variables: Result of `training_variables`.
+    """
+    listed_ids = {id(item.variable.handle) for item in variables}
+    unlisted = {}
+    for prefix, owner in (("model.", model), *(("optimizer.", item) for item in optimizers)):
+        owned = owner.variables
+        for variable in filter(is_variable, owned() if callable(owned) else owned):
+            raw = raw_variable(variable)
+            if id(raw.handle) not in listed_ids:
+                name = getattr(variable, "path", None) or raw.name.removesuffix(":0")
+                unlisted[f"{prefix}{name}"] = raw
+    return {name: read_variable(variable) for name, variable in unlisted.items()}
 
 
 def _name_variables(variables: Iterable[NamedVariable]) -> dict[str, tf.Variable]:

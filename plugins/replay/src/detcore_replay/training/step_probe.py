@@ -46,7 +46,11 @@ class Probe(StepDigests):
         self._now = start
         self._read: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
 
-    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
+    def watch(
+        self,
+        tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None,
+        digests: Mapping[str, int] | None = None,
+    ) -> None:
         if tensors is None:
             raise RunError("the trial's controller has no state_tensors() to compare")
         self._read = tensors

@@ -180,6 +180,9 @@ class BatchStream:
         rank: This worker.
         world_size: Number of workers.
         stop: Number of the batch after the last batch; None for no end.
+
+    Attributes:
+        position: Number of the batch that the next `take_batch` returns.
     """
 
     def __init__(
@@ -197,20 +200,22 @@ class BatchStream:
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
-        self._start = 0
+        self.position = 0
         self._stop = stop
         self._batches: Generator[Batch, None, None] | None = None
 
     def seek(self, start: int) -> None:
         """Continue at a batch, without reading the batches before it."""
         self.close()
-        self._start = start
+        self.position = start
 
     def take_batch(self) -> Batch:
         """Return the next batch."""
         if self._batches is None:
             self._batches = self._load_batches()
-        return next(self._batches)
+        batch = next(self._batches)
+        self.position += 1
+        return batch
 
     def __iter__(self) -> Iterator[Batch]:
         """Return an iterator over the batches, from the first."""
@@ -224,7 +229,7 @@ class BatchStream:
 
     def _load_batches(self) -> Generator[Batch, None, None]:
         requests, records = BatchRequests(), collections.deque[Sequence[int]]()
-        requests.request_batches(self._order, self._start, self._stop, self._seed_batch, records)
+        requests.request_batches(self._order, self.position, self._stop, self._seed_batch, records)
         for data in raise_failures(iter(self._loader.fetching_loader(requests))):
             yield Batch(data, records.popleft())
 

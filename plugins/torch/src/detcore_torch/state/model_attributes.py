@@ -31,11 +31,12 @@ class ModelAttributes:
     def __init__(self, models: Sequence[Any]) -> None:
         self.models = models
         self._settings = [_read_settings(model) for model in models]
-        self._has_warned = False
+        self._warned: set[str] = set()
+        self._warn_of_unsaved()
 
     def capture(self) -> list[dict[str, Any]]:
         """Return the attributes of each model, with the model's own tensors."""
-        self._warn_once()
+        self._warn_of_unsaved()
         return [
             {
                 "frozen": [
@@ -46,22 +47,22 @@ class ModelAttributes:
                 "evaluating": [
                     name for name, module in model.named_modules() if not module.training
                 ],
-                "buffers": {
-                    name: buffer for name, buffer in _find_buffers(model) if _can_save(buffer)
-                },
-                "changed": _list_changes(settings, _read_settings(model)),
+                "buffers": read_buffers(model),
+                "changed": self.list_changes(index),
             }
-            for model, settings in zip(self.models, self._settings, strict=True)
+            for index, model in enumerate(self.models)
         ]
 
-    def _warn_once(self) -> None:
-        """Warn about buffers that checkpoints cannot contain, once."""
-        if self._has_warned:
-            return
-        self._has_warned = True
+    def list_changes(self, index: int) -> dict[str, dict[str, Any]]:
+        """Return the plain attributes of a model's modules that have changed, by module."""
+        return _list_changes(self._settings[index], _read_settings(self.models[index]))
+
+    def _warn_of_unsaved(self) -> None:
+        """Warn about buffers that checkpoints cannot contain, once for each."""
         for model in self.models:
             for name, buffer in _find_buffers(model):
-                if not _can_save(buffer):
+                if not _can_save(buffer) and name not in self._warned:
+                    self._warned.add(name)
                     _logger.warning(
                         "checkpoints do not contain the buffer %s of %s: it is not persistent, and "
                         "%s. After a resume it has the script's initial value. If training "
@@ -113,8 +114,18 @@ def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
     restore_buffers(model, state)
 
 
+def read_buffers(model: Any) -> dict[str, Any]:
+    """Return the buffers that are not persistent and that a checkpoint can contain."""
+    return {name: buffer for name, buffer in _find_buffers(model) if _can_save(buffer)}
+
+
 def restore_buffers(model: Any, state: Mapping[str, Any]) -> None:
-    """Restore buffers that are not persistent, in place if their shape has not changed."""
+    """Restore buffers that are not persistent, in place if their shape has not changed.
+
+    Args:
+        model: The model.
+        state: A result of `read_buffers`, as ``"buffers"``.
+    """
     for name, content in state["buffers"].items():
         prefix, _, leaf = name.rpartition(".")
         module = model.get_submodule(prefix)

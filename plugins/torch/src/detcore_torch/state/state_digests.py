@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detcore.trial import read_values
 from detcore_torch.libraries import torch
 from detcore_torch.state.random_generators import read_torch_states
-from detcore_torch.state.tensor_tree import encode_tree
+from detcore_torch.state.tensor_layouts import ALIGNMENT
+from detcore_torch.state.user_attributes import (
+    TorchCodec,
+    list_optimizer_parts,
+    list_scheduler_parts,
+    list_tensors,
+)
 
 if TYPE_CHECKING:
     from detcore_torch.state.shared_state import SavedObjects
@@ -33,27 +40,70 @@ def list_arrays(value: Any) -> list[Any]:
 
 
 def name_state(objects: SavedObjects) -> dict[str, np.ndarray]:
-    """Return the whole state by name: generators, gradients, models, optimizers, schedulers."""
+    """Return the whole state by name: generators, gradients, models, optimizers, schedulers.
+
+    The tensors are those of the live objects, not of their ``state_dict``. A tensor of an optimizer
+    that is not aligned has a second entry with the address modulo 64 bytes, because BLAS adds its
+    elements in another order.
+    """
     arrays: dict[str, Any] = {}
     arrays |= {f"random.{name}": array for name, array in _read_generators()}
     for index, model in enumerate(objects.models):
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 arrays[_name_array("gradient", index, name)] = _to_array(parameter.grad)
+    names: dict[int, str] = {}
     for index, model in enumerate(objects.models):
-        for name, tensor in model.state_dict().items():
-            if isinstance(tensor, torch.Tensor):
-                arrays[_name_array("model", index, name)] = _to_array(tensor)
+        for name, tensor in list_tensors(model):
+            arrays[_name_array("model", index, name)] = _to_array(tensor)
+            names.setdefault(id(tensor), _name_array("", index, name).lstrip("-."))
     for index, optimizer in enumerate(objects.optimizers):
-        tensors: dict[str, Any] = {}
-        settings = encode_tree(optimizer.state_dict(), tensors, "")
-        arrays |= {
-            _name_array("optimizer", index, name): _to_array(t) for name, t in tensors.items()
-        }
-        arrays[_name_array("optimizer", index, "settings")] = _encode_repr(settings)
-    for index, state in enumerate(objects.capture_schedulers()):
-        arrays[_name_array("scheduler", index, "state")] = _encode_repr(encode_tree(state, {}, ""))
-    return arrays
+        for part, value in list_optimizer_parts(optimizer, names).items():
+            values = read_values(value, _name_array("optimizer", index, part), codec=_ArrayCodec())
+            arrays |= values
+            arrays |= _find_misaligned(values)
+    for index, scheduler in enumerate(objects.schedulers):
+        for part, value in list_scheduler_parts(scheduler).items():
+            name = _name_array("scheduler", index, part)
+            arrays |= read_values(value, name, codec=_ArrayCodec())
+    return {name: _encode_plain(value) for name, value in arrays.items()}
+
+
+def read_live_state(objects: SavedObjects) -> dict[str, Any]:
+    """Return flags and plain attributes of modules, and the state of gradient scalers, by name."""
+    values: dict[str, Any] = {}
+    for index, model in enumerate(objects.models):
+        for name, parameter in model.named_parameters():
+            values[_name_array("model", index, f"{name}.requires_grad")] = parameter.requires_grad
+        for name, module in model.named_modules():
+            values[_name_array("model", index, f"{name}.training")] = module.training
+        for name, changes in objects.attributes.list_changes(index).items():
+            for attribute, value in changes.items():
+                path = _name_array("model", index, f"{name}.{attribute}")
+                values |= read_values(value, path)
+    for index, scaler in enumerate(objects.scalers):
+        values[_name_array("scaler", index, "scale")] = scaler.get_scale()
+        values[_name_array("scaler", index, "growth_tracker")] = scaler._get_growth_tracker()
+    return values
+
+
+class _ArrayCodec(TorchCodec):
+    """Reads tensors with their types, shapes and strides."""
+
+    def read_tensor(self, value: Any) -> np.ndarray | None:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            return _to_array(value)
+        return None
+
+
+def _find_misaligned(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the addresses of tensors that do not start where PyTorch's allocator would."""
+    addresses = {
+        name: value.__array_interface__["data"][0] % ALIGNMENT
+        for name, value in values.items()
+        if isinstance(value, np.ndarray) and value.size
+    }
+    return {f"{name}.alignment": address for name, address in addresses.items() if address}
 
 
 def _read_generators() -> Iterator[tuple[str, np.ndarray]]:
@@ -86,6 +136,10 @@ def _to_array(tensor: Any) -> np.ndarray:
         except TypeError:  # such as bfloat16
             array = plain.reshape(-1).view(torch.uint8).numpy()
     return array
+
+
+def _encode_plain(value: Any) -> np.ndarray:
+    return _encode_repr(value) if isinstance(value, str) else np.asarray(value)
 
 
 def _encode_repr(value: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 from detcore_torch.libraries import torch
 
-_ALIGNMENT = 64  # bytes; alignment of PyTorch's CPU allocator
+ALIGNMENT = 64  # bytes; alignment of PyTorch's CPU allocator
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def describe_layouts(tensors: Mapping[str, Any]) -> dict[str, Layout]:
         if device != block_device or start >= block_end:
             # The address of the whole storage is left out: it differs between processes.
             offset = tensors[name].storage_offset() * tensors[name].element_size()
-            block_device, block_start = device, start - offset % _ALIGNMENT
+            block_device, block_start = device, start - offset % ALIGNMENT
             block_end = end
             blocks.append({})
         block_end = max(end, block_end)
