@@ -1,0 +1,77 @@
+"""Scripts that call `detcore_keras.fit`, which are killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def run_script(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a script of ``scripts/`` in a separate process."""
+    folder.mkdir(exist_ok=True)
+    script, *others = arguments
+    finished = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *others],
+        env={**os.environ, "DETCORE_HOME": str(folder / "home")},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == code, finished.stdout + finished.stderr
+    return finished
+
+
+def read_result(finished: subprocess.CompletedProcess[str]) -> list[Any]:
+    last = finished.stdout.splitlines()[-1]
+    result: list[Any] = json.loads(last.removeprefix("result "))
+    return result
+
+
+def check_resume(folder: Path, *script: str, stops: list[str]) -> list[Any]:
+    """Check that a script ends identically after interruptions, and return its result."""
+    expected = read_result(run_script(folder / "whole", *script))
+    starts = []
+    for stop in stops:
+        code = 75 if stop.startswith("term") else -signal.SIGKILL
+        run_script(folder / "stopped", *script, stop, code=code)
+    finished = run_script(folder / "stopped", *script)
+    assert read_result(finished) == expected
+    starts += re.findall(r"from batch (\d+)", finished.stderr)
+    assert starts and int(starts[0]) > 0
+    return expected
+
+
+def test_usual_callbacks_continue_in_epoch(tmp_path: Path) -> None:
+    # 36 records, so an epoch has 6 batches.
+    result = check_resume(
+        tmp_path, "fit_cases.py", "arrays", stops=["batch-3", "term-9", "batch-8"]
+    )
+    assert len(result[2]["val_loss"]) == len(result[3]) > 3
+
+
+def test_shuffling_sequence_continues_in_epoch(tmp_path: Path) -> None:
+    result = check_resume(tmp_path, "fit_cases.py", "sequence", stops=["batch-9"])
+    assert (len(result[2]["loss"]), len(result[2]["val_loss"])) == (4, 2)
+
+
+def test_shuffled_dataset_continues_in_epoch(tmp_path: Path) -> None:
+    result = check_resume(tmp_path, "fit_cases.py", "dataset", stops=["batch-9"])
+    assert len(result[2]["val_mae"]) == 5
+
+
+def test_steps_per_epoch_continue(tmp_path: Path) -> None:
+    result = check_resume(tmp_path, "fit_cases.py", "steps", stops=["epoch-3", "epoch-5"])
+    assert result[3] == [2, 3, 4, 5, 6, 7, 8][: len(result[3])]
