@@ -1,6 +1,7 @@
 """Train with `detcore_keras.fit`. The arguments are a case and a stop; see ``stops.py``."""
 
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -86,7 +87,7 @@ def train_arrays():
     best = make_model()
     best.build((None, 4))
     best.load_weights("best.weights.h5")
-    rows = open("log.csv").read()
+    rows = Path("log.csv").read_text()
     print_result(model, history, digest(best.weights), rows, cycle.batches, cycle.rates)
 
 
