@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _fakes import functional, records, seed_everything
+
+import detcore_keras
+from detcore.errors import DetcoreError
+from detcore_keras.frameworks import keras, tf
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -98,3 +103,69 @@ def test_frozen_layers_and_losses_continue(tmp_path: Path, mode: str) -> None:
 )
 def test_lazily_built_optimizers_continue(tmp_path: Path, mode: str) -> None:
     check_resume(tmp_path, "gan.py", mode, stops=["epoch-1", "epoch-2", "epoch-4"])
+
+
+def compile_model() -> Any:
+    seed_everything()
+    model = functional()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"x": (part for part in "ab")}, r"generator.*not supported as training data"),
+        ({"validation_data": iter(())}, "not supported as validation data"),
+        (
+            {"x": tf.data.Dataset.range(3).repeat(), "y": None},
+            "Pass steps_per_epoch, or remove repeat",
+        ),
+        ({"x": tf.data.Dataset.range(3), "validation_split": 0.5}, "only arrays can be split"),
+        ({"validation_split": 1.5}, "leaves 0 of 52 records"),
+        ({"epochs": 2, "initial_epoch": 2}, "initial_epoch=2, epochs=2"),
+        ({"validation_freq": [1, 5]}, "expected an integer >= 1"),
+        ({"epoch": 2}, "unknown arguments of model.fit: epoch"),
+    ],
+)
+def test_unusable_arguments_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    x, y = records()
+    with pytest.raises(DetcoreError, match=words):
+        detcore_keras.fit(compile_model(), **{"x": x, "y": y, **arguments})
+
+
+def test_model_must_be_compiled() -> None:
+    with pytest.raises(DetcoreError, match="not a compiled Keras model"):
+        detcore_keras.fit(functional(), *records())
+
+
+def test_fit_equals_keras_without_shuffling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    x, y = records()
+
+    def train(function: Any) -> Any:
+        seed_everything()
+        model = keras.Sequential([keras.layers.Dense(9, activation="relu"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+        history = function(model)(
+            x, y, epochs=6, initial_epoch=1, shuffle=False, validation_split=0.3, verbose=0,
+            batch_size=60, validation_batch_size=7, validation_freq=2, class_weight={0: 0.5},
+            callbacks=[keras.callbacks.EarlyStopping(patience=0)],
+        )  # fmt: skip
+        return history.epoch, history.history, [w.tolist() for w in model.get_weights()]
+
+    expected = train(lambda model: model.fit)
+    assert train(lambda model: lambda *a, **k: detcore_keras.fit(model, *a, **k)) == expected
+
+
+def test_metrics_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    detcore_keras.fit(compile_model(), *records())
+    assert re.search(r"Epoch 1/1 - loss: \d\.\d{4}\n", capsys.readouterr().out)

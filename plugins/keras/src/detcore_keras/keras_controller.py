@@ -172,7 +172,7 @@ class KerasController:
             self._metrics = []
             metrics = units.train_until(self._find_stop(clock), is_interrupted)
             self._means = metrics.means or self._means
-            if self._evaluation is None and self._is_between_epochs():
+            if self._has_ended_unvalidated_epoch():
                 callbacks.close_epoch()
             # Set in the last batch before a boundary, it would otherwise end Keras's fit there.
             self._heed_stop_training()
@@ -206,6 +206,14 @@ class KerasController:
 
     def _is_between_epochs(self) -> bool:
         return bool(self._epoch_batches) and self._feed.position % self._epoch_batches == 0
+
+    def _has_ended_unvalidated_epoch(self) -> bool:
+        """Whether a script's epoch has ended and Keras would not validate after it."""
+        if not self._follows_keras or not self._is_between_epochs():
+            return False
+        epochs = self._feed.position // self._epoch_batches
+        frequency = self._context.fit_options.validation_freq
+        return self._evaluation is None or epochs % frequency > 0
 
     def finish(self, clock: Clock) -> None:
         """Save the model if the end of Keras's ``fit`` changes it."""

@@ -143,6 +143,7 @@ class ScriptContext(TFKerasTrialContext):
             follows_keras=True,
             first_epoch=self._arguments.initial_epoch,
             validation_batch_size=self._arguments.validation_batch_size,
+            validation_freq=self._arguments.validation_freq,
         )
 
     def list_epoch_settings(self) -> dict[str, Any]:

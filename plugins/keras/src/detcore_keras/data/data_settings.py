@@ -24,6 +24,7 @@ class FitOptions:
             Keras, and validation data may be missing.
         first_epoch: Number of the first epoch.
         validation_batch_size: Records per validation step; None for the batch size.
+        validation_freq: Epochs between two validations whose metrics callbacks receive.
     """
 
     verbose: bool = True
@@ -38,6 +39,7 @@ class FitOptions:
     follows_keras: bool = False
     first_epoch: int = 0
     validation_batch_size: int | None = None
+    validation_freq: int = 1
 
 
 def check_fit_option(name: str, value: object) -> None:
