@@ -155,7 +155,7 @@ def test_fit_equals_keras_without_shuffling(
         history = function(model)(
             x, y, epochs=6, initial_epoch=1, shuffle=False, validation_split=0.3, verbose=0,
             batch_size=60, validation_batch_size=7, validation_freq=2, class_weight={0: 0.5},
-            callbacks=[keras.callbacks.EarlyStopping(patience=0)],
+            callbacks=[keras.callbacks.EarlyStopping(monitor="loss", patience=0)],
         )  # fmt: skip
         return history.epoch, history.history, [w.tolist() for w in model.get_weights()]
 

@@ -78,28 +78,40 @@ def fit(
     """
     arguments = _prepare_data(FitArguments.read(*args, **kwargs))
     _check_start(model, arguments)
-    config = None
     seed = prepare_script_generators(model)
-    has_validation = arguments.validation_data is not None
+    config = None
     if read_environment().trial_info is None:
-        config = {
-            "searcher": {
-                "metric": metric or ("val_loss" if has_validation else "loss"),
-                "smaller_is_better": smaller_is_better,
-            },
-            "hyperparameters": {**(hparams or {}), _BATCH_SIZE: arguments.batch_size},
-            "min_validation_period": {"epochs": has_validation * arguments.validation_freq},
-            "min_checkpoint_period": {"epochs": 1}
-            if save_every is None
-            else {"batches": save_every},
-            "records_per_epoch": (arguments.steps_per_epoch or 0) * (arguments.batch_size or 1),
-            "reproducibility": {"experiment_seed": seed},
-            **({"checkpoint_storage": checkpoint_storage} if checkpoint_storage else {}),
-        }
+        config = _make_config(arguments, metric=metric, save_every=save_every, seed=seed)
+        config["searcher"]["smaller_is_better"] = smaller_is_better
+        config["hyperparameters"] = {**(hparams or {}), **config["hyperparameters"]}
+        if checkpoint_storage is not None:
+            config["checkpoint_storage"] = checkpoint_storage
     start = start_native(detcore_register_framework(), config=config, is_prepared=True)
-    start = dataclasses.replace(start, has_metric=metric is not None or has_validation)
+    has_metric = metric is not None or arguments.validation_data is not None
+    start = dataclasses.replace(start, has_metric=has_metric)
     fix_operations(start.info.settings.deterministic_ops)
-    context = ScriptContext(start, arguments)
+    return _train_model(model, start, ScriptContext(start, arguments), arguments)
+
+
+def _make_config(
+    arguments: FitArguments, *, metric: str | None, save_every: int | None, seed: int
+) -> dict[str, Any]:
+    """Return the configuration of a standalone script."""
+    has_validation = arguments.validation_data is not None
+    batch_size = arguments.batch_size or _DEFAULT_BATCH_SIZE
+    return {
+        "searcher": {"metric": metric or ("val_loss" if has_validation else "loss")},
+        "hyperparameters": {_BATCH_SIZE: batch_size},
+        "min_validation_period": {"epochs": has_validation * arguments.validation_freq},
+        "min_checkpoint_period": {"epochs": 1} if save_every is None else {"batches": save_every},
+        "records_per_epoch": (arguments.steps_per_epoch or 0) * batch_size,
+        "reproducibility": {"experiment_seed": seed},
+    }
+
+
+def _train_model(
+    model: Any, start: NativeStart, context: ScriptContext, arguments: FitArguments
+) -> EpochHistory:
     context.wrap_model(model)
     history = EpochHistory(is_verbose=context.fit_options.verbose)
     arguments = dataclasses.replace(
