@@ -45,9 +45,9 @@ X, Y = records()
     [
         (([[1.0]], Y), InvalidDataTypeError, r"1\.0 \(float\) as part of x"),
         ((X, "labels"), InvalidDataTypeError, r"'labels' \(str\) as part of y"),
-        ([X, Y], InvalidDataTypeError, r"build_training_data_loader returned .*list"),
+        ([X, Y], InvalidDataTypeError, r"list.* not supported as training data"),
         ((X, Y, Y, Y), InvalidDataTypeError, r"a tuple of 4"),
-        (7, InvalidDataTypeError, r"7 \(int\), which is not a supported kind"),
+        (7, InvalidDataTypeError, r"7 \(int\) is not supported"),
         ((X, Y[:-1]), CheckFailedError, r"differ in length: x: \(52, 6\), y: \(51,\)"),
         ((X[:5], Y[:5]), CheckFailedError, r"a batch of 8 records is larger .* has 5"),
         ((X[:0], Y[:0]), DataError, r"training data is empty: its arrays have 0 records"),
@@ -61,7 +61,7 @@ def test_invalid_training_data_is_rejected(
 
 
 def test_invalid_validation_data_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDataTypeError, match="build_validation_data_loader returned None"):
+    with pytest.raises(InvalidDataTypeError, match=r"None .* is not supported as validation data"):
         controller_of(tmp_path, build_validation_data_loader=returning(None))
 
 

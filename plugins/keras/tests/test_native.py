@@ -194,10 +194,10 @@ def test_fit_arguments_are_read() -> None:
         "x", "y", 4, 3, validation_data="v", sample_weight="w", verbose=0, shuffle=False
     )
     assert by_epochs.training_data == ("x", "y", "w")
-    assert (by_epochs.batch_size, by_epochs.length, by_epochs.callbacks) == (4, {"epochs": 3}, [])
+    assert (by_epochs.batch_size, by_epochs.epochs, by_epochs.callbacks) == (4, 3, [])
     assert by_epochs.options == {"verbose": False, "shuffle": False}
     by_steps = read_fit_arguments(generator="g", validation_data="v", steps_per_epoch=7, epochs=2)
-    assert (by_steps.training_data, by_steps.length) == ("g", {"batches": 14})
+    assert (by_steps.training_data, by_steps.steps_per_epoch, by_steps.epochs) == ("g", 7, 2)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,6 @@ def test_fit_arguments_are_read() -> None:
     [
         ({"x": 1}, "no validation_data"),
         ({"validation_data": 1}, r"no data \(x\)"),
-        ({**DATA, "validation_split": 0.2}, "validation_split.*pass validation_data"),
         ({**DATA, "validation_freq": 2}, "min_validation_period"),
         ({**DATA, "epochs": 0}, r"epochs=0 \(int\)"),
         ({**DATA, "epoch": 3}, "unknown arguments of model.fit: epoch"),

@@ -50,7 +50,7 @@ class ScheduledPollingClock(PollingClock):
         *,
         state: Mapping[str, Any],
         batches_per_epoch: int | None,
-        saved_parts: Mapping[str, list[object]] | None = None,
+        saved_parts: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the searcher's first operation.
 

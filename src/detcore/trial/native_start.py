@@ -136,6 +136,7 @@ def start_native(
     command: object = None,
     master_url: object = None,
     distributed: DistributedContext | None = None,
+    is_prepared: bool = False,
 ) -> NativeStart:
     """Read the arguments of a native form's ``init``, and prepare this process for training.
 
@@ -150,6 +151,7 @@ def start_native(
         master_url: Only for clusters; must be None.
         distributed: This worker's rank and its peers. Default: the workers that a launcher started,
             or a single worker.
+        is_prepared: Whether the script has seeded its generators and created its model.
 
     Raises:
         InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
@@ -164,14 +166,18 @@ def start_native(
     workers = distributed or _find_workers()
     if environment.trial_info is None:
         code_dir = _check_code_directory(context_dir)
-        return _start_script(framework, config, bool(test), code_dir, workers)
-    if config is not None:
-        logging.getLogger("detcore.trial").info(
-            "the config passed to init is ignored: the experiment file is used instead"
+        start = _start_script(framework, config, bool(test), code_dir, workers)
+    else:
+        if config is not None:
+            logging.getLogger("detcore.trial").info(
+                "the config passed to init is ignored: the experiment file is used instead"
+            )
+        start = NativeStart(
+            framework=framework, info=core.read_trial_info(environment), distributed=workers
         )
-    info = core.read_trial_info(environment)
-    prepare_process(framework, info, workers)
-    return NativeStart(framework=framework, info=info, distributed=workers)
+    if not is_prepared:
+        prepare_process(framework, start.info, workers)
+    return start
 
 
 def _refuse_cluster(**arguments: Any) -> None:
@@ -237,7 +243,6 @@ def _start_script(
         test_mode=test,
         settings=config.trial_settings(),
     )
-    prepare_process(framework, info, distributed)
     return NativeStart(
         framework=framework,
         config=config,

@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from detcore_keras import callbacks
     from detcore_keras.callbacks import TFKerasTensorBoard
     from detcore_keras.data.data_settings import SequenceAdapter
-    from detcore_keras.detcore_callback import DetcoreCallback
     from detcore_keras.keras_context import TFKerasExperimentalContext, TFKerasTrialContext
     from detcore_keras.keras_trial import TFKerasTrial
     from detcore_keras.load_model import load_model_from_checkpoint_path
     from detcore_keras.native_fit import TFKerasNativeContext, init
+    from detcore_keras.script_fit import fit
     from detcore_keras.state.load_weights import load_weights_from_checkpoint_path
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DetcoreCallback",
     "SequenceAdapter",
     "TFKerasExperimentalContext",
     "TFKerasNativeContext",
@@ -32,6 +31,7 @@ __all__ = [
     "TFKerasTrialContext",
     "__version__",
     "callbacks",
+    "fit",
     "init",
     "load_model_from_checkpoint_path",
     "load_weights_from_checkpoint_path",
@@ -43,9 +43,9 @@ __getattr__, __dir__ = lazy_names(
         "": "callbacks",
         "data.data_settings": "SequenceAdapter",
         "keras_context": "TFKerasExperimentalContext TFKerasTrialContext",
-        "detcore_callback": "DetcoreCallback",
         "load_model": "load_model_from_checkpoint_path",
         "native_fit": "TFKerasNativeContext init",
+        "script_fit": "fit",
         "keras_trial": "TFKerasTrial",
         "state.load_weights": "load_weights_from_checkpoint_path",
         "callbacks": "TFKerasTensorBoard",

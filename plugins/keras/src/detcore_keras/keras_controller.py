@@ -68,7 +68,7 @@ _logger = logging.getLogger("detcore.keras")
 
 _POSITION_FILE = "keras-position.json"
 _POSITION_FIELDS = frozenset(
-    {"data", "validation", "untouched", "stop_requested", "is_finished", "trainable"}
+    {"data", "validation", "untouched", "stop_requested", "is_finished", "trainable", "means"}
 )
 
 
@@ -111,7 +111,10 @@ class KerasController:
         self._feed = make_feed(training_data, settings, with_ledger=context.ledger is not None)
         if context.ledger is not None:
             self._feed.describe_records(context.ledger)
-        self._evaluation = Evaluation(validation_data, settings, test_mode=context.test_mode)
+        self._follows_keras = settings.options.follows_keras
+        self._evaluation: Evaluation | None = None
+        if validation_data is not None or not self._follows_keras:
+            self._evaluation = Evaluation(validation_data, settings, test_mode=context.test_mode)
         self._user_callbacks = check_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
         self._epoch_batches = _count_epoch_batches(context, self._steps_per_epoch)
@@ -130,6 +133,9 @@ class KerasController:
         self._random: RandomState | None = None
         self._trainable: list[bool] | None = None
         self._repeats_validation = False
+        # Metrics of an unfinished epoch, until training continues.
+        self._metrics: list[tuple[Any, Any]] = []
+        self._means: Mapping[str, float] = {}
         self._tensors: Sequence[TensorInfo] = ()
         self._state_reader: StateReader | None = None
         if context.digests is not None:
@@ -163,14 +169,20 @@ class KerasController:
                 # When ``fit`` begins, Keras 2 restores the flags from the time of ``compile``.
                 set_trainable(self._model, self._trainable)
                 self._trainable = None
-            metrics = units.train_until(clock.next_boundary, is_interrupted)
+            _assign_values(self._metrics)  # ``fit`` has reset them
+            self._metrics = []
+            metrics = units.train_until(self._find_stop(clock), is_interrupted)
+            self._means = metrics.means or self._means
+            if self._has_ended_unvalidated_epoch():
+                callbacks.close_epoch()
             # Set in the last batch before a boundary, it would otherwise end Keras's fit there.
             self._heed_stop_training()
             continues = clock.boundary(
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
             )
             if continues:
-                self._model.reset_metrics()
+                if not self._follows_keras or self._is_between_epochs():
+                    self._model.reset_metrics()
             elif clock.stopped != "preempted":
                 self.finish(clock)
             return metrics.means if continues else None
@@ -185,6 +197,24 @@ class KerasController:
         if not self._is_finished:
             callbacks.train_end(is_final=False)
             self._model.stop_training = False
+
+    def _find_stop(self, clock: Clock) -> int:
+        """Return the batch of the next boundary, or of the end of the epoch if that is earlier."""
+        if not (self._follows_keras and self._epoch_batches):
+            return clock.next_boundary
+        epoch = self._feed.position // self._epoch_batches
+        return min(clock.next_boundary, (epoch + 1) * self._epoch_batches)
+
+    def _is_between_epochs(self) -> bool:
+        return bool(self._epoch_batches) and self._feed.position % self._epoch_batches == 0
+
+    def _has_ended_unvalidated_epoch(self) -> bool:
+        """Whether a script's epoch has ended and Keras would not validate after it."""
+        if not self._follows_keras or not self._is_between_epochs():
+            return False
+        epochs = self._feed.position // self._epoch_batches
+        frequency = self._context.fit_options.validation_freq
+        return self._evaluation is None or epochs % frequency > 0
 
     def finish(self, clock: Clock) -> None:
         """Save the model if the end of Keras's ``fit`` changes it."""
@@ -209,13 +239,18 @@ class KerasController:
     def validate(self) -> ValidationResult:
         """Evaluate the model. Metric names begin with ``val_``.
 
-        Each worker evaluates its share of the data, with the chief's weights.
+        Each worker evaluates its share of the data, with the chief's weights. Without validation
+        data, the metrics are those of training.
         """
         callbacks = self._begin_training()
+        if self._evaluation is None:
+            return ValidationResult(self._means)
+        training_metrics = self._copy_metrics() if self._follows_keras else []
         with preserved_rng(model_generators(self._model)):
             callbacks.test_begin()
             with self._workers.chief_weights(self._model):
                 logs, n_records = self._evaluation.evaluate_model(self._model, callbacks.callbacks)
+        _assign_values(training_metrics)
         metrics = {f"val_{name}": value for name, value in logs.items()}
         callbacks.test_end(metrics)
         self._heed_stop_training()
@@ -288,10 +323,11 @@ class KerasController:
             "version": 1,
             "untouched": self._feed.position == 0 and not self._traced,
             "data": self._feed.save(directory),
-            "validation": self._evaluation.state_dict(),
+            "validation": self._evaluation and self._evaluation.state_dict(),
             "stop_requested": self._context.get_stop_requested(),
             "is_finished": self._is_finished,
             "trainable": list_trainable(self._model),
+            "means": self._means,
         }
         write_json(directory / _POSITION_FILE, position)
         if callbacks.reads_checkpoints:
@@ -322,7 +358,9 @@ class KerasController:
             self._feed.seek(self._context.get_initial_batch())
         else:
             self._feed.restore(own_directory, position["data"])
-        self._evaluation.load_state(position["validation"])
+        if self._evaluation is not None:
+            self._evaluation.load_state(position["validation"])
+        self._means = position["means"]
         directories = dict.fromkeys((own_directory or directory, directory))
         saved_callbacks = [read_callbacks(source) for source in directories]
         self._has_started = not position["untouched"]
@@ -339,6 +377,8 @@ class KerasController:
                 restore_own_state(variables, own_directory)
             self._trainable = position["trainable"]
             set_trainable(self._model, self._trainable)
+            if self._follows_keras and not self._is_between_epochs():
+                self._metrics = self._copy_metrics()
         callbacks.load_state(*saved_callbacks)
         if position["stop_requested"]:
             self._context.set_stop_requested(True)
@@ -392,7 +432,8 @@ class KerasController:
     def close(self) -> None:
         """Stop the data's workers."""
         self._feed.close()
-        self._evaluation.close()
+        if self._evaluation is not None:
+            self._evaluation.close()
 
     def _start_together(self) -> None:
         """Give all workers the chief's model and different random numbers, once.
@@ -442,14 +483,16 @@ class KerasController:
     def _start_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
         """Return the callbacks. The first call notifies them that training begins."""
         if self._callbacks is None:
+            first_epoch = self._context.fit_options.first_epoch
             self._callbacks = CallbackMultiplexer(
                 self._user_callbacks,
                 model=self._model,
                 params={
-                    "epochs": _count_epochs(self._context, self._epoch_batches),
+                    "epochs": first_epoch + _count_epochs(self._context, self._epoch_batches),
                     "verbose": int(self._context.fit_options.verbose and self._workers.is_chief),
                 },
                 batches_per_epoch=self._epoch_batches,
+                first_epoch=first_epoch,
                 is_chief=self._workers.is_chief,
                 tensorboard_path=self._context.get_tensorboard_path(),
                 saved_elsewhere=[*self._list_optimizers(), *self._model._flatten_layers()],
@@ -499,11 +542,22 @@ class KerasController:
             self._model.stop_training = False
             self._context.set_stop_requested(True)
 
+    def _copy_metrics(self) -> list[tuple[Any, Any]]:
+        """Return the variables of the metrics with copies of their values."""
+        variables = [item.variable for item in self._list_variables() if item.group == "metrics"]
+        return [(variable, tf.identity(variable)) for variable in variables]
+
     def _list_optimizers(self) -> list[Any]:
         return list_optimizers(self._model, self._context.wrapped_optimizers)
 
     def _list_variables(self) -> list[NamedVariable]:
         return training_variables(self._model, self._list_optimizers())
+
+
+def _assign_values(values: Sequence[tuple[Any, Any]]) -> None:
+    """Restore a result of `KerasController._copy_metrics`."""
+    for variable, value in values:
+        variable.assign(value)
 
 
 def _read_position(directory: Path) -> dict[str, Any]:

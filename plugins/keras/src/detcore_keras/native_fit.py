@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.errors import ContextStateError, InvalidExperimentError, InvalidModelError, describe
+from detcore.errors import ContextStateError, InvalidExperimentError, InvalidModelError
 from detcore.trial import NativeStart, start_native
+from detcore_keras.fit_arguments import FitArguments
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.keras_trial import TFKerasTrial
 from detcore_keras.plugin import detcore_register_framework
 
 _TAKEN_OVER = ("fit", "fit_generator")
 _BATCH_SIZE = "global_batch_size"
-# Names by position, as in Keras.
-_POSITIONS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks")
-# Passed to `configure_fit`.
-_OPTIONS = (
-    "class_weight",
-    "max_queue_size",
-    "shuffle",
-    "use_multiprocessing",
-    "validation_steps",
-    "workers",
-)
-_OTHERS = ("sample_weight", "steps_per_epoch", "validation_data")
 # Arguments that detcore configures elsewhere: Keras's default, and the place to configure them.
 _ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "initial_epoch": (0, "detcore run --resume continues an interrupted run"),
     "validation_batch_size": (None, "validation uses the batch size of training"),
     "validation_freq": (1, "set min_validation_period in the configuration"),
-    "validation_split": (0.0, "split the data, and pass validation_data"),
 }
 
 
@@ -164,12 +152,14 @@ class TFKerasNativeContext(TFKerasTrialContext):
                 "compiled.\nCall model.compile(...) after context.wrap_model(model)."
             )
         self._is_used = True
+        epochs, steps = arguments.epochs, arguments.steps_per_epoch
+        length = {"epochs": epochs} if steps is None else {"batches": epochs * steps}
         self.configure_fit(**arguments.options)
         self._set_batch_size(arguments.batch_size)
         for name in _TAKEN_OVER:
             vars(model).pop(name, None)
         try:
-            self._start.train(NativeTrial(self, model, arguments), self, arguments.length)
+            self._start.train(NativeTrial(self, model, arguments), self, length)
         finally:
             self._take_over(model)
         return model.history
@@ -199,7 +189,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
 class NativeTrial(TFKerasTrial):
     """The trial of a script, which provides the arguments of ``model.fit``."""
 
-    def __init__(self, context: TFKerasNativeContext, model: Any, arguments: FitArguments) -> None:
+    def __init__(self, context: TFKerasTrialContext, model: Any, arguments: FitArguments) -> None:
         self.context = context
         self._model = model
         self._arguments = arguments
@@ -221,27 +211,6 @@ class NativeTrial(TFKerasTrial):
         return self._arguments.callbacks
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FitArguments:
-    """The arguments of ``model.fit``.
-
-    Attributes:
-        training_data: As a `TFKerasTrial` returns it.
-        validation_data: As a `TFKerasTrial` returns it.
-        batch_size: Records per step for one worker, or None.
-        length: Length of the training, such as ``{"epochs": 5}``.
-        callbacks: Keras callbacks.
-        options: Arguments of `TFKerasTrialContext.configure_fit`.
-    """
-
-    training_data: Any
-    validation_data: Any
-    batch_size: int | None
-    length: Mapping[str, int]
-    callbacks: list[Any]
-    options: Mapping[str, Any]
-
-
 def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
     """Read the arguments of ``model.fit`` or ``fit_generator``.
 
@@ -249,66 +218,16 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
         InvalidExperimentError: If an argument is unknown or missing, or detcore configures it
             elsewhere.
     """
-    arguments = _name_arguments(args, kwargs)
+    arguments = FitArguments.read(*args, **kwargs)
     for name, (default, instead) in _ELSEWHERE.items():
-        if arguments.pop(name, default) != default:
+        if getattr(arguments, name) != default:
             raise InvalidExperimentError(
                 f"model.fit received {name}, which has no effect in detcore: {instead}."
             )
-    unknown = sorted(set(arguments) - {*_POSITIONS, *_OPTIONS, *_OTHERS})
-    if unknown:
-        raise InvalidExperimentError(
-            f"unknown arguments of model.fit: {', '.join(unknown)}. "
-            f"Accepted: {', '.join(sorted({*_POSITIONS, *_OPTIONS, *_OTHERS}))}."
-        )
-    x, y, weight = arguments.get("x"), arguments.get("y"), arguments.get("sample_weight")
-    if x is None:
-        raise InvalidExperimentError("model.fit received no data (x)")
-    parts = (x, y, weight) if weight is not None else (x,) if y is None else (x, y)
-    validation_data = arguments.get("validation_data")
-    if validation_data is None:
+    if arguments.validation_data is None:
         raise InvalidExperimentError(
             "model.fit received no validation_data.\n"
             "The metric that judges the trial (searcher.metric) comes from a validation.\n"
             "Pass validation_data=(x, y), or a dataset."
         )
-    epochs, steps = _read_count(arguments, "epochs") or 1, _read_count(arguments, "steps_per_epoch")
-    callbacks = arguments.get("callbacks") or []
-    options = {name: arguments[name] for name in _OPTIONS if name in arguments}
-    if "verbose" in arguments:
-        options["verbose"] = arguments["verbose"] != 0
-    return FitArguments(
-        training_data=x if len(parts) == 1 else parts,
-        validation_data=validation_data,
-        batch_size=_read_count(arguments, "batch_size"),
-        length={"epochs": epochs} if steps is None else {"batches": epochs * steps},
-        callbacks=list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks],
-        options=options,
-    )
-
-
-def _name_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    if len(args) > len(_POSITIONS):
-        raise InvalidExperimentError(
-            f"model.fit received {len(args)} positional arguments. It accepts "
-            f"{', '.join(_POSITIONS)} by position.\nPass other arguments by keyword."
-        )
-    arguments = dict(zip(_POSITIONS, args, strict=False))
-    repeated_names = sorted(set(arguments) & set(kwargs))
-    if repeated_names:
-        raise InvalidExperimentError(f"model.fit received {', '.join(repeated_names)} twice")
-    arguments.update(kwargs)
-    if "generator" in arguments:  # fit_generator's name for x
-        arguments.setdefault("x", arguments.pop("generator"))
     return arguments
-
-
-def _read_count(arguments: Mapping[str, Any], name: str) -> int | None:
-    value = arguments.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
-        raise InvalidExperimentError(
-            f"model.fit received {name}={describe(value)}; expected an integer >= 1"
-        )
-    return int(value)

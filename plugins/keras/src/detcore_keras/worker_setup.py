@@ -48,16 +48,19 @@ def prepare_worker(options: PrepareOptions) -> None:
         # Dropout and similar layers then keep their random state in variables, which a checkpoint
         # can contain. The older random operations keep it in their kernels, which cannot be read.
         keras.backend.experimental.enable_tf_random_generator()
-    deterministic = options.deterministic_ops
-    if deterministic is None:
-        deterministic = not gpus
-    if deterministic:
+    fix_operations(options.deterministic_ops)
+    keras.utils.set_random_seed(options.seed)
+    # TensorFlow would choose a random seed, or fail if operations are deterministic.
+    tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))
+
+
+def fix_operations(deterministic: bool | None) -> None:
+    """Make operations deterministic; None: only on a CPU."""
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    if deterministic or (deterministic is None and not has_gpu):
         tf.config.experimental.enable_op_determinism()
-    elif gpus:
+    elif has_gpu:
         _logger.info(
             "operations are not deterministic on a GPU, so a resumed run may differ in the last "
             "bits. To fix their order, set reproducibility.deterministic_ops: true"
         )
-    keras.utils.set_random_seed(options.seed)
-    # TensorFlow would choose a random seed, or fail if operations are deterministic.
-    tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))

@@ -1,29 +1,23 @@
 """Train a GAN in ``fit``, with a custom step and two optimizers that the first batch builds.
 
-The arguments are ``eager``, ``graph`` or ``executions`` (two steps in each execution) and,
-optionally, the epoch at whose beginning the process is killed.
+The arguments are ``eager``, ``graph`` or ``executions`` (two steps in each execution), and a stop;
+see ``stops.py``.
 """
 
-import hashlib
-import os
-import signal
 import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
+from stops import StopAtEpoch, digest, print_result
 
-from detcore import core
-from detcore_keras import DetcoreCallback
+from detcore_keras import fit
 
 
 class Change(keras.callbacks.Callback):
     """Changes a rate and freezes a layer at the beginning of epochs."""
 
     def on_epoch_begin(self, epoch, logs=None):
-        if sys.argv[2:] == [str(epoch)]:
-            context.checkpoint.wait()
-            os.kill(os.getpid(), signal.SIGKILL)
         self.model.g_optimizer.learning_rate.assign(0.01 / (1 + epoch))
         if epoch == 2:
             self.model.d.layers[0].trainable = False
@@ -65,20 +59,11 @@ model.compile(
     run_eagerly=sys.argv[1] == "eager",
     steps_per_execution=2 if sys.argv[1] == "executions" else 1,
 )
-with core.init(resume=True) as context:
-    callback = DetcoreCallback(context)
-    history = model.fit(
-        x,
-        batch_size=8,
-        epochs=5,
-        initial_epoch=callback.initial_epoch,
-        shuffle=False,
-        verbose=0,
-        callbacks=[Change(), callback],
-    )
+history = fit(
+    model, x, batch_size=8, epochs=5, verbose=0, save_every=4, callbacks=[Change(), StopAtEpoch()]
+)
 values = [model.noise.state, *model.weights]
 for optimizer in (model.d_optimizer, model.g_optimizer):
     variables = optimizer.variables
     values += variables() if callable(variables) else variables
-digest = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in values)).hexdigest()
-print(callback.steps_completed, history.history["g_loss"], digest)
+print_result(model, history, digest(values))

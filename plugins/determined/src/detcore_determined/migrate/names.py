@@ -107,7 +107,6 @@ MOVED = {
     "determined.experimental.client.list_models": "detcore.experimental:Determined().get_models",
     "determined.get_cluster_info": "detcore.core:get_cluster_info",
     "determined.keras.ArrayLike": "typing:Any",
-    "determined.keras.DeterminedCallback": "detcore_keras:DetcoreCallback",
     "determined.keras.InputData": "typing:Any",
     "determined.keras.KerasDataAdapter": "detcore_keras:SequenceAdapter",
     "determined.keras.KerasInputData": "typing:Any",
@@ -131,9 +130,6 @@ NOTES = {
     "determined.experimental.client.TrialState": _STATES,
     "determined.create": _CREATE,
     "determined.experimental.create": _CREATE,
-    "determined.keras.DeterminedCallback": (
-        "its arguments are others: DetcoreCallback(context); see docs/keras.md"
-    ),
     "determined.get_cluster_info": (
         "it has trial, latest_checkpoint, task_type and user_data, and is None outside of "
         "'detcore run'"
@@ -278,6 +274,10 @@ _GONE = {
         "LATEST_VALIDATION_METRIC LOG_RETENTION_DAYS": _SORT,
     },
     "determined.keras": {
+        "DeterminedCallback": (
+            "delete the callback, and call detcore_keras.fit(model, ...) instead of "
+            "model.fit(...); see docs/keras.md"
+        ),
         "InMemorySequence _ArrayLikeAdapter": _ARRAYS,
         "TFKerasTrainConfig": "use context.configure_fit",
         "TFKerasTrialController": _PLUGIN,

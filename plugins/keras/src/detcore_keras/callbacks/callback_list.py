@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,6 +68,7 @@ class CallbackMultiplexer:
         model: The compiled model.
         params: For ``set_params``: ``{"epochs": 5, "verbose": 1}``.
         batches_per_epoch: 0 if unknown. Epoch hooks are then never called.
+        first_epoch: Number of the first epoch.
         is_chief: Whether this is the worker with rank 0.
         tensorboard_path: Directory of event files, or None for the callbacks' own directories.
         saved_elsewhere: Layers and optimizers, whose state is saved with the model.
@@ -90,12 +92,13 @@ class CallbackMultiplexer:
         model: Any,
         params: Mapping[str, Any],
         batches_per_epoch: int,
+        first_epoch: int = 0,
         is_chief: bool,
         tensorboard_path: Path | None = None,
         saved_elsewhere: Collection[Any] = (),
         trial: object = None,
     ) -> None:
-        used_callbacks = [callback for callback in callbacks if not is_replaced(callback)]
+        used_callbacks = [callback for callback in callbacks if not _is_replaced(callback)]
         active = [
             callback
             for callback in used_callbacks
@@ -106,6 +109,7 @@ class CallbackMultiplexer:
         self._model = model
         self._params = {"steps": batches_per_epoch or None, **params}
         self._epoch_batches = batches_per_epoch
+        self._first_epoch = first_epoch
         self._is_chief = is_chief
         self._tensorboard_path = tensorboard_path
         # Callbacks are named before any is left out, so all workers use the same names.
@@ -152,9 +156,9 @@ class CallbackMultiplexer:
             callback.set_params(dict(self._params))
             callback.set_model(self._model)
         self._call_hooks("on_train_begin", {})
-        self.track_attributes()
+        self._track_attributes()
 
-    def track_attributes(self) -> None:
+    def _track_attributes(self) -> None:
         """Track changes to attributes, starting from the values that ``on_train_begin`` set."""
         ignored = self._saved_elsewhere
         self._trackers = {
@@ -183,7 +187,7 @@ class CallbackMultiplexer:
                 an ``EarlyStopping(restore_best_weights=True)`` are then restored, as in Keras 3,
                 even if the callback did not stop training.
         """
-        self._close_epoch({})
+        self.close_epoch()
         self._call_hooks("on_train_end", {})
         for callback in self.callbacks if is_final else ():
             if isinstance(callback, keras.callbacks.EarlyStopping):
@@ -254,7 +258,7 @@ class CallbackMultiplexer:
         """End a validation. Names in `logs` begin with ``val_``."""
         numbers = _convert_logs(logs)
         self._call_hooks("on_test_end", numbers)
-        self._close_epoch(numbers)
+        self.close_epoch(numbers)
 
     def checkpoint_end(self, directory: Path) -> None:
         """Pass the written files of a checkpoint to the callbacks."""
@@ -410,18 +414,19 @@ class CallbackMultiplexer:
 
     def _open_epoch(self, total_batches: int) -> None:
         """Begin the epoch of the batch after `total_batches`, if it has not begun."""
-        self._close_epoch({})
+        self.close_epoch()
         if self._epoch_batches and not self._has_begun_epoch:
             self._has_begun_epoch = True
-            epoch = total_batches // self._epoch_batches
+            epoch = self._first_epoch + total_batches // self._epoch_batches
             for callback in self.callbacks:
                 callback.on_epoch_begin(epoch, {})
 
     def _end_epoch(self, total_batches: int) -> None:
         self._has_begun_epoch = False
-        self._ended = (total_batches // self._epoch_batches - 1, {})
+        self._ended = (self._first_epoch + total_batches // self._epoch_batches - 1, {})
 
-    def _close_epoch(self, validation: Mapping[str, Any]) -> None:
+    def close_epoch(self, validation: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Call ``on_epoch_end`` if an epoch has ended, with the metrics of its validation."""
         if self._ended is not None:
             epoch, logs = self._ended
             self._ended = None
@@ -454,7 +459,7 @@ _WRITERS = (
 )
 
 
-def is_replaced(callback: Any) -> bool:
+def _is_replaced(callback: Any) -> bool:
     """Whether a callback is left out because it would restore its own copy of the model."""
     if not isinstance(callback, keras.callbacks.BackupAndRestore):
         return False

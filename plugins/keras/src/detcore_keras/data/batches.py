@@ -14,8 +14,8 @@ from detcore_keras.frameworks import keras, tf
 
 _ACCEPTED = (
     "Accepted: x alone, or a tuple (x,), (x, y) or (x, y, sample_weight), of NumPy arrays or of "
-    "lists or dicts of arrays;\na tf.data.Dataset of batches, wrapped with context.wrap_dataset; a "
-    "keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
+    "lists or dicts of arrays;\na tf.data.Dataset of batches, which a trial wraps with "
+    "context.wrap_dataset; a keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
 )
 
 
@@ -75,8 +75,7 @@ def _as_array(role: str, name: str, part: Any) -> Any:
 def unsupported_data_error(data: Any, role: str, what: str | None = None) -> InvalidDataTypeError:
     """Return the error for data of an unsupported kind."""
     return InvalidDataTypeError(
-        f"build_{role}_data_loader returned {what or describe(data)}, which is not a supported "
-        f"kind of data.\n{_ACCEPTED}"
+        f"{what or describe(data)} is not supported as {role} data.\n{_ACCEPTED}"
     )
 
 

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """Settings for feeding data; see `TFKerasTrialContext.configure_fit`."""
+    """Settings for feeding data; see `TFKerasTrialContext.configure_fit`.
+
+    The other attributes are for scripts that call `detcore_keras.fit`.
+
+    Attributes:
+        follows_keras: Whether metrics are running results since the start of the epoch, as in
+            Keras, and validation data may be missing.
+        first_epoch: Number of the first epoch.
+        validation_batch_size: Records per validation step; None for the batch size.
+        validation_freq: Epochs between two validations whose metrics callbacks receive.
+    """
 
     verbose: bool = True
     class_weight: Mapping[int, float] | None = None
@@ -26,6 +36,10 @@ class FitOptions:
     max_queue_size: int = 10
     shuffle: bool = True
     validation_steps: int | None = None
+    follows_keras: bool = False
+    first_epoch: int = 0
+    validation_batch_size: int | None = None
+    validation_freq: int = 1
 
 
 def check_fit_option(name: str, value: object) -> None:

@@ -390,6 +390,25 @@ def check_dataset(
         )
 
 
+def count_batches(dataset: Any) -> Any:
+    """Return a dataset whose number of batches is known. Reads the data once if it is not.
+
+    Raises:
+        DataError: If the dataset is endless.
+    """
+    cardinality = int(dataset.cardinality())
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        raise DataError(
+            "the training data is a tf.data.Dataset without an end, so the length of an epoch is "
+            "unknown.\nPass steps_per_epoch, or remove repeat()."
+        )
+    if cardinality >= 0:
+        return dataset
+    with preserved_rng():
+        count = dataset.reduce(np.int64(0), lambda number, *_: number + 1)
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
 def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
     """Whether a dataset was wrapped, or was derived from a wrapped dataset."""
     wrapped_ids = {id(member) for member in wrapped}

@@ -141,21 +141,12 @@ def build_optimizer(model: Any) -> None:
     # The trace always creates the sums of gradients.
     if not is_plain or sums_batches(optimizer):
         return
-    if has_built_optimizer(model):
-        return
     if KERAS_MAJOR == 3:
-        optimizer.build(model.trainable_variables)
-    else:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    elif not (hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")):
         with tf.name_scope(optimizer.name):
             optimizer.build(model.trainable_variables)
-
-
-def has_built_optimizer(model: Any) -> bool:
-    """Whether the variables of a model's optimizer exist. A custom step may not use them."""
-    optimizer = model.optimizer
-    if KERAS_MAJOR == 3:
-        return bool(getattr(optimizer, "built", True))
-    return hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")
 
 
 def _only_output(model: Any) -> Any:

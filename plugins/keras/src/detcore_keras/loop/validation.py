@@ -55,20 +55,20 @@ class Evaluation:
         # A pass over this worker's batches of arrays or items of a Sequence.
         self._batches: Callable[[], Generator[object, None, None]] | None = None
         self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
-        self._steps: int | None = 1 if test_mode else None
+        self._steps = 1 if test_mode else settings.options.validation_steps
         self._test_steps: TestSteps | None = None
         sequence = as_sequence(data)
         if isinstance(data, tf.data.Dataset):
             check_dataset(data, settings.wrapped, "validation", may_be_empty=distributed.size > 1)
             self._dataset = data
             self._spec = without_none_specs(data.element_spec)
-            self._steps = self._steps or settings.options.validation_steps
         elif sequence is not None:
             self._loader = make_loader(data, sequence, settings)
             self._batches = self._items_of(sequence.sequence)
         else:
             arrays = as_arrays(data, "validation")
-            self._batches = self._batches_of(arrays, settings.batch_size)
+            size = settings.options.validation_batch_size or settings.batch_size
+            self._batches = self._batches_of(arrays, size)
 
     def evaluate_model(
         self, model: Any, callbacks: Sequence[Any] = ()

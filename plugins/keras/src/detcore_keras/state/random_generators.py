@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import types
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,25 +96,6 @@ def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
         )
 
 
-def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
-    """Yield the graphs of a ``tf.function``, or of functions that a Python function calls.
-
-    Args:
-        function: A function such as ``model.train_function``, in which Keras 3 wraps a
-            ``tf.function``.
-        depth: Number of nested closures to search.
-    """
-    # TensorFlow has no public list of the traces of a function. Checked on 2.15 and 2.21.
-    if hasattr(function, "_list_all_concrete_functions"):
-        yield from (
-            concrete_function.graph for concrete_function in function._list_all_concrete_functions()
-        )
-    elif depth:
-        for cell in getattr(function, "__closure__", None) or ():
-            if cell != types.CellType() and callable(cell.cell_contents):  # an empty cell raises
-                yield from find_graphs(cell.cell_contents, depth=depth - 1)
-
-
 def find_process_generators() -> dict[str, tf.Variable]:
     """Return the states of TensorFlow's and Keras's existing process-wide generators, by name."""
     generators = {"tensorflow": _find_tensorflow_generator(), "keras": _find_keras_generator()}
@@ -150,6 +130,26 @@ def restore_rng(directory: Path) -> None:
         restore_random_state(state)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
+
+
+def prepare_script_generators(model: Any) -> int:
+    """Make the generators of a script and its model savable; return TensorFlow's seed.
+
+    Generators that exist keep their state. Without ``tf.random.set_seed``, the seed becomes 0.
+    """
+    seed = _eager_context()._seed
+    if seed is None:
+        seed = 0
+        tf.random.set_seed(seed)
+    if _find_tensorflow_generator() is None:
+        tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+    for layer in model._flatten_layers() if KERAS_MAJOR == 2 else ():
+        generator: Any = getattr(layer, "_random_generator", None)
+        if getattr(generator, "_rng_type", None) == "legacy_stateful":
+            # See `prepare_worker`, which runs before the layers of a trial are created.
+            generator._rng_type, generator._built = "stateful", False
+            generator._maybe_init()
+    return int(seed) % (1 << 31)
 
 
 class RandomState:

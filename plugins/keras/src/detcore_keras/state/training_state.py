@@ -136,7 +136,7 @@ def restore_training_state(
     _restore_rows(rows, [item for item in variables if item.group not in leave_out], directory)
 
 
-def find_nan(state: TrainingState) -> str | None:
+def _find_nan(state: TrainingState) -> str | None:
     """Return the name of a weight that is NaN or infinite; None if all are finite."""
     for row in state.record["variables"]:
         is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
@@ -156,7 +156,7 @@ def refuse_nan(state: TrainingState, step: int) -> None:
     Raises:
         NotANumberError: If a weight is NaN or infinite.
     """
-    name = find_nan(state)
+    name = _find_nan(state)
     if name is not None:
         raise NotANumberError(
             f"the weight {name} is not finite at batch {step}, and TerminateOnNaN ends training.\n"
