@@ -1,0 +1,133 @@
+"""The result of a check, and the probable causes of differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_MAX_LINES = 3
+_GENERATOR = (
+    r"default_rng\(|RandomState\(|random\.Random\(|torch\.Generator\(|random\.Generator"
+    r"|SystemRandom|urandom|uuid4|PRNGKey\("
+)
+_DATA = rf"{_GENERATOR}|shuffle|DataLoader\(|Sampler\(|permutation"
+_OPTIMIZER = r"optim\.\w+\(|optimizers\.\w+\(|lr_scheduler\.\w+\(|optax\.\w+\("
+_STATE = r"^\s*self\.\w+ [-+*/]= |^\s*global |copy\.deepcopy|swa_utils|\bema\b"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A probable cause.
+
+    Attributes:
+        text: The cause.
+        remedy: The change that makes resume exact.
+        pattern: Regular expression of the lines of code to change.
+    """
+
+    text: str
+    remedy: str
+    pattern: str
+
+
+_UNREPEATABLE = Cause(
+    text="training is not repeatable, even without a kill",
+    remedy="seed all generators: random, numpy.random, the framework and your own, in that line",
+    pattern=_GENERATOR,
+)
+_CAUSES = {
+    "initial state": Cause(
+        text="each start creates the model in a different way",
+        remedy="draw initial values only from random, numpy.random or the framework",
+        pattern=_GENERATOR,
+    ),
+    "record order": Cause(
+        text="the order of the data depends on a generator or a position that is not restored",
+        remedy="let detcore order the data: shuffle=True without a generator, or an IndexSampler "
+        "with the trial's seed",
+        pattern=_DATA,
+    ),
+    "record content": Cause(
+        text="the content of batches depends on a generator that is not restored",
+        remedy="create the generator for each record or step: np.random.default_rng([seed, step])",
+        pattern=_GENERATOR,
+    ),
+    "random draw": Cause(
+        text="a generator has another state after the resume",
+        remedy="draw from random, numpy.random or the framework's generator, or save the state of "
+        "the generator with the checkpoint",
+        pattern=_GENERATOR,
+    ),
+    "model": Cause(
+        text="the resumed run has other tensors",
+        remedy="create all layers and optimizers before training starts",
+        pattern=r"requires_grad|add_module|add_param_group|trainable",
+    ),
+    "optimizer": Cause(
+        text="an optimizer or a schedule is not restored",
+        remedy="register it: context.wrap_optimizer, accelerator.prepare, or save its state_dict()",
+        pattern=_OPTIMIZER,
+    ),
+    "loss": Cause(
+        text="the batch is equal and its result differs: a generator, a counter or an average is "
+        "not in the checkpoint",
+        remedy="use a restored generator, or save this state with the checkpoint",
+        pattern=f"{_GENERATOR}|{_STATE}",
+    ),
+}
+
+
+def find_cause(kind: str, tensors: Sequence[str]) -> Cause:
+    """Return the probable cause of a difference.
+
+    Args:
+        kind: As in `detcore.data.StepDifference`, or "unrepeatable".
+        tensors: Names of the different tensors.
+    """
+    if kind == "unrepeatable":
+        return _UNREPEATABLE
+    if kind in ("loss", "tensor"):
+        kind = "loss"
+        if any(name.startswith("random.") for name in tensors):
+            kind = "random draw"
+        elif tensors and all(name.startswith("optimizer") for name in tensors):
+            kind = "optimizer"
+    return _CAUSES[kind]
+
+
+def find_lines(cause: Cause, folder: Path) -> list[str]:
+    """Return lines of Python code that match a cause, with file and number."""
+    lines = []
+    for path in sorted(folder.rglob("*.py")):
+        if any(part.is_symlink() for part in path.parents):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.search(cause.pattern, line) and not line.lstrip().startswith("#"):
+                lines.append(f"{path.relative_to(folder)}:{number}: {line.strip()}")
+    return lines[:_MAX_LINES]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The result of ``detcore check-resume``.
+
+    Attributes:
+        is_exact: Whether both runs ended with the same bits.
+        seconds: Duration of the uninterrupted run, and of the killed and resumed run.
+        kills: For each kill, the seconds since the start of its run.
+        compared: What was compared, as lines.
+        difference: The first difference, or "".
+        details: More about the difference, as lines.
+        notes: Limitations of the result.
+    """
+
+    is_exact: bool
+    seconds: tuple[float, float]
+    kills: tuple[float, ...]
+    compared: tuple[str, ...] = ()
+    difference: str = ""
+    details: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,398 @@
+"""Check the resume of an experiment or a script that uses detcore, by its records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detcore.client import EmbeddedTransport
+from detcore.data import DigestedRun, ResumeComparison, read_digests
+from detcore.environment import read_environment
+from detcore.errors import RunError
+from detcore_replay.diverge.digest_comparison import Difference, find_first_difference
+from detcore_replay.resume_check.check_result import CheckResult, find_cause, find_lines
+from detcore_replay.resume_check.scratch_runs import (
+    Command,
+    Moment,
+    ProgramFailedError,
+    ScratchRuns,
+)
+from detcore_replay.resume_check.tensor_files import compare_files
+
+if TYPE_CHECKING:
+    from detcore.records import CheckpointRecord, Database, TrialRecord
+
+
+_COMMITTED = "checkpoint_committed"
+_AUDIT = "audit.json"
+_MAX_NAMES = 4
+# Metrics that differ between equal runs.
+_DURATION = re.compile(r"(?i)time|runtime|duration|second|speed|throughput")
+
+
+class _Event(NamedTuple):
+    """A report in an event log, with the position of its trial."""
+
+    trial: int
+    kind: str
+    step: int
+    time: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Training with detcore.
+
+    Attributes:
+        start: The command that starts it.
+        resume: The command that resumes it.
+        kill_after: Seconds between the start of each run and its kill; empty: chosen here.
+        num_kills: Number of kills.
+    """
+
+    start: Command
+    resume: Command
+    kill_after: Sequence[float]
+    num_kills: int
+
+
+def check_training(
+    training: Training, open_runs: Callable[[], ScratchRuns], notice: Callable[[str], None]
+) -> CheckResult:
+    """Train uninterrupted, then with kills, and compare the records.
+
+    Args:
+        training: The training.
+        open_runs: Returns an empty place for runs.
+        notice: Called with messages about the progress.
+
+    Raises:
+        RunError: If training fails without a kill, or does not use detcore.
+    """
+    notice("run 1: uninterrupted")
+    first = open_runs()
+    first.run(training.start)
+    events = _read_events(first.home)
+    if not events:
+        raise RunError(
+            "the program ended without using detcore, so its steps cannot be compared.\n"
+            "For a program with checkpoints of its own, compare its final files:\n"
+            "  detcore check-resume --start COMMAND --resume COMMAND --output PATH"
+        )
+    notice(f"run 2: with {training.num_kills} kills (run 1 took {first.seconds:.1f} s)")
+    second = open_runs()
+    moments, notes = _choose_moments(training, events, first.seconds, second.home)
+    failure = ""
+    try:
+        second.run_with_kills(training.start, training.resume, moments)
+    except ProgramFailedError as error:
+        failure = str(error)
+    if len(second.kills) < len(moments) and not failure:
+        notes.append(f"training ended before {len(moments) - len(second.kills)} of the kills")
+    with _open_records(first.home) as one, _open_records(second.home) as other:
+        result = _compare_records(one, other, second.folder)
+    if failure:
+        result = dataclasses.replace(
+            result,
+            is_exact=False,
+            difference=result.difference or "the resumed run failed",
+            details=(*result.details, *failure.splitlines()),
+        )
+    return dataclasses.replace(
+        result,
+        seconds=(first.seconds, second.seconds),
+        kills=tuple(second.kills),
+        notes=(*notes, *result.notes),
+    )
+
+
+def _list_logs(home: Path) -> list[Path]:
+    return list(home.glob("experiments/*/trials/*/events-*.jsonl"))
+
+
+def _read_events(home: Path, ignored: frozenset[Path] = frozenset()) -> list[_Event]:
+    """Return the reports and checkpoints in all event logs, in the order of trials."""
+    paths = _list_logs(home)
+    trials = sorted({path.parent for path in paths}, key=lambda path: int(path.name))
+    events = []
+    for path in sorted(paths, key=lambda path: trials.index(path.parent)):
+        if path in ignored:
+            continue
+        for line in path.read_bytes().splitlines():
+            try:
+                record = json.loads(line)
+                fields = (record["kind"], record["payload"]["steps_completed"], record["at"])
+            except (ValueError, KeyError, TypeError):
+                continue  # another event, or a line that is being written
+            events.append(_Event(trials.index(path.parent), *fields))
+    return events
+
+
+def _choose_moments(
+    training: Training, events: Sequence[_Event], duration: float, home: Path
+) -> tuple[list[Moment], list[str]]:
+    """Return the moments of the kills, and notes about them.
+
+    Each is in the batches after a checkpoint: the first checkpoint, a checkpoint in the middle, and
+    the last checkpoint at a validation, which is usually the end of an epoch.
+    """
+    if training.kill_after:
+        return [_create_timer(seconds) for seconds in training.kill_after], []
+    triggers = _list_triggers(events)
+    if not triggers:
+        shares = [(number + 1) / (training.num_kills + 1) for number in range(training.num_kills)]
+        note = "no checkpoint was saved before the end, so each resumed run trained from the start"
+        return [_create_timer(share * duration) for share in shares], [note] * bool(shares)
+    count = min(training.num_kills, len(triggers))
+    places = {round(number * (len(triggers) - 1) / max(1, count - 1)) for number in range(count)}
+    validated = {(event.trial, event.step) for event in events if event.kind == "validation"}
+    at_epochs = [
+        index
+        for index, trigger in enumerate(triggers)
+        if (trigger.checkpoint.trial, trigger.checkpoint.step) in validated
+    ]
+    if count > 2 and at_epochs and not places & set(at_epochs):
+        places = {*sorted(places)[:-1], at_epochs[-1]}
+    notes = ["no epoch ended within the run; --batches N trains longer"] * (not at_epochs)
+    return [_EventMoment(home, triggers[index]) for index in sorted(places)], notes
+
+
+class _Trigger(NamedTuple):
+    """A report after a checkpoint, and the seconds from the report to a kill."""
+
+    checkpoint: _Event
+    report: _Event
+    delay: float
+
+
+def _list_triggers(events: Sequence[_Event]) -> list[_Trigger]:
+    """Return a trigger for each checkpoint that training continues from."""
+    triggers = []
+    for index, event in enumerate(events):
+        later = [e for e in events[index:] if e.trial == event.trial and e.step > event.step]
+        if event.kind != _COMMITTED or not later:
+            continue
+        reports = list(itertools.takewhile(lambda entry: entry.kind != _COMMITTED, later))
+        if reports:
+            triggers.append(_Trigger(event, reports[len(reports) // 2], 0.0))
+        else:
+            triggers.append(_Trigger(event, event, (later[0].time - event.time) / 2))
+    return triggers
+
+
+def _create_timer(seconds: float) -> Moment:
+    return lambda elapsed: elapsed >= seconds
+
+
+class _EventMoment:
+    """The moment at which a run has written a report, or a later one of its kind."""
+
+    def __init__(self, home: Path, trigger: _Trigger) -> None:
+        self._home, self._report, self._delay = home, trigger.report, trigger.delay
+        self._earlier: frozenset[Path] | None = None
+        self._seen_at: float | None = None
+
+    def __call__(self, elapsed: float) -> bool:
+        if self._earlier is None:  # the first call of its run
+            self._earlier = frozenset(_list_logs(self._home))
+        report = self._report
+        if self._seen_at is None and any(
+            (event.trial, event.kind) == (report.trial, report.kind) and event.step >= report.step
+            for event in _read_events(self._home, self._earlier)
+        ):
+            self._seen_at = elapsed
+        return self._seen_at is not None and elapsed >= self._seen_at + self._delay
+
+
+@contextlib.contextmanager
+def _open_records(home: Path) -> Iterator[Database]:
+    transport = EmbeddedTransport(read_environment({"DETCORE_HOME": str(home)}))
+    with contextlib.closing(transport):
+        yield transport.records()
+
+
+def _compare_records(one: Database, other: Database, folder: Path) -> CheckResult:
+    """Compare the trials of an uninterrupted run with those of a killed and resumed run."""
+    pair = [
+        [
+            trial
+            for record in database.list_experiments()
+            for trial in database.list_trials(record.id)
+        ]
+        for database in (one, other)
+    ]
+    if len(pair[0]) != len(pair[1]):
+        return _make_result(
+            difference=f"{len(pair[1])} trials instead of {len(pair[0])}",
+            details=("A start after a kill began a new run. Pass resume=True to core.init().",),
+        )
+    compared: list[str] = []
+    for trial, other_trial in zip(*pair, strict=True):
+        facts = _TrialFacts.read(one, trial), _TrialFacts.read(other, other_trial)
+        compared += [str(resume) for resume in facts[1].resumes]
+        difference = _find_difference(*facts)
+        compared.append(_count_compared(*facts))
+        if difference is not None:
+            name = f"trial {trial.id}, " if len(pair[0]) > 1 else ""
+            return _explain(difference, folder, name, compared)
+        if not facts[0].is_described and facts[0].final is not None and facts[1].final is not None:
+            files = compare_files(facts[0].final, facts[1].final)
+            compared.append(f"{files.num_tensors} tensors of the final checkpoint")
+            if files.num_tensors and files.differences:
+                lines = [f"{part.file}: {part.tensor} {part.reason}" for part in files.differences]
+                return _make_result(
+                    difference="the final checkpoint differs",
+                    details=lines[:_MAX_NAMES],
+                    compared=compared,
+                )
+    return _make_result(compared=compared)
+
+
+def _make_result(
+    *, difference: str = "", details: Sequence[str] = (), compared: Sequence[str] = ()
+) -> CheckResult:
+    return CheckResult(
+        is_exact=not difference,
+        seconds=(0.0, 0.0),
+        kills=(),
+        compared=tuple(compared),
+        difference=difference,
+        details=tuple(details),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _TrialFacts:
+    """The records of a trial that are compared.
+
+    Attributes:
+        digests: Digests of the steps that lead to its end.
+        first_digests: Digests of the first time that each step was trained.
+        audits: Digests of the state in each checkpoint.
+        metrics: Metrics by kind and step, without durations.
+        first_end: The last step that its first run reported.
+        resumes: Comparisons of its resumed runs.
+        final: Directory of its newest checkpoint, or None.
+    """
+
+    digests: DigestedRun
+    first_digests: DigestedRun
+    audits: DigestedRun
+    metrics: Mapping[tuple[str, int], Mapping[str, Any]]
+    first_end: int
+    resumes: Sequence[ResumeComparison]
+    final: Path | None
+
+    @property
+    def is_described(self) -> bool:
+        """Whether parts of the state are known by name."""
+        return bool(self.audits.states or self.digests.states)
+
+    @classmethod
+    def read(cls, database: Database, trial: TrialRecord) -> _TrialFacts:
+        folder = Path(trial.trial_dir or "")
+        nothing = DigestedRun({}, {}, {})
+        records = database.list_checkpoints(trial_id=trial.id, states=["COMPLETED"])
+        places = {record.steps_completed: _find_directory(record) for record in records}
+        return cls(
+            digests=read_digests(folder) or nothing,
+            first_digests=read_digests(folder, first=True) or nothing,
+            audits=DigestedRun(
+                {},
+                {},
+                {step: parts for step, path in places.items() if (parts := _read_parts(path))},
+            ),
+            metrics={
+                (kind, row.steps_completed): row.metrics
+                for kind in ("training", "validation")
+                for row in database.metrics(trial.id, kind, with_batches=False)
+            },
+            first_end=max(
+                (row.steps_completed for row in database.metrics(trial.id, "training", run_id=1)),
+                default=0,
+            ),
+            resumes=[
+                ResumeComparison.from_fields(event.payload)
+                for event in database.events(trial.id, "resume_compared")
+            ],
+            final=places[max(places)] if places else None,
+        )
+
+
+def _find_directory(record: CheckpointRecord) -> Path:
+    return Path(record.storage_url.removeprefix("file://")) / record.uuid
+
+
+def _read_parts(folder: Path) -> dict[str, int]:
+    """Return the digests of the parts of the state that a checkpoint was saved with, by name."""
+    parts = {}
+    for path in sorted(folder.rglob(_AUDIT)):
+        place = path.parent.relative_to(folder)
+        for name, (_, _, digest) in json.loads(path.read_text(encoding="utf-8"))["parts"].items():
+            parts[name if place == Path() else f"{place}/{name}"] = int(digest, 16)
+    return parts
+
+
+def _find_difference(one: _TrialFacts, other: _TrialFacts) -> Difference | None:
+    """Return the first difference; its kind is "unrepeatable" if it precedes the first kill."""
+    early = find_first_difference(one.digests, other.first_digests, until=other.first_end)
+    if early is not None:
+        return dataclasses.replace(early, kind="unrepeatable")
+    end = max([*one.digests.steps, *one.digests.states, *one.audits.states], default=0)
+    candidates = [
+        find_first_difference(one.digests, other.digests, until=end),
+        find_first_difference(one.audits, other.audits, until=end),
+        *(_compare_metrics(key, one, other) for key in one.metrics if key in other.metrics),
+    ]
+    differences = [difference for difference in candidates if difference is not None]
+    if not differences:
+        return None
+    first = min(differences, key=lambda difference: difference.step)
+    named = next((difference for difference in differences if difference.tensors), first)
+    return first if first.tensors else dataclasses.replace(first, tensors=named.tensors)
+
+
+def _compare_metrics(
+    key: tuple[str, int], one: _TrialFacts, other: _TrialFacts
+) -> Difference | None:
+    values = [
+        {
+            name: repr(value)
+            for name, value in facts.metrics[key].items()
+            if not _DURATION.search(name)
+        }
+        for facts in (one, other)
+    ]
+    return None if values[0] == values[1] else Difference(step=key[1], kind="loss")
+
+
+def _count_compared(one: _TrialFacts, other: _TrialFacts) -> str:
+    num_steps = len(one.digests.steps.keys() & other.digests.steps.keys())
+    steps = one.audits.states.keys() & other.audits.states.keys()
+    num_parts = max((len(one.audits.states[step]) for step in steps), default=0)
+    num_reports = len(one.metrics.keys() & other.metrics.keys())
+    return (
+        f"{num_steps} steps, {num_reports} reports, and {len(steps)} checkpoints with {num_parts} "
+        "parts of the state"
+    )
+
+
+def _explain(
+    difference: Difference, folder: Path, name: str, compared: Sequence[str]
+) -> CheckResult:
+    cause = find_cause(difference.kind, difference.tensors)
+    names = ", ".join(difference.tensors[:_MAX_NAMES])
+    more = len(difference.tensors) - _MAX_NAMES
+    details = [f"different: {names}{f', and {more} more' if more > 0 else ''}"] if names else []
+    details.append(f"probable cause: {cause.text}")
+    details += [f"in {line}" for line in find_lines(cause, folder)]
+    details.append(f"remedy: {cause.remedy}")
+    where = "before step 1" if difference.step == 0 else f"step {difference.step}"
+    kind = "before the first kill" if difference.kind == "unrepeatable" else difference.kind
+    return _make_result(difference=f"{name}{where}, {kind}", details=details, compared=compared)
