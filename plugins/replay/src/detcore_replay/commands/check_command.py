@@ -14,6 +14,7 @@ import click
 from detcore.cli import print_json, print_line
 from detcore.config import load_config, parse_set_flags
 from detcore.errors import DetcoreError
+from detcore_replay.commands.result_printing import to_document
 from detcore_replay.resume_check.program_check import Program, check_program
 from detcore_replay.resume_check.scratch_runs import ProgramFailedError, ScratchRuns, open_scratch
 from detcore_replay.resume_check.training_check import Training, check_training
@@ -28,8 +29,8 @@ _EXIT_NOT_RUNNABLE = 2
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _CHECKPOINTS_PER_RUN = 10
 _VALIDATION = "min_validation_period"
-_EXACT = "resume is exact: both runs ended with the same bits"
-_EQUAL = "two uninterrupted runs ended with the same bits"
+_EXACT = "resume is exact: all compared values have the same bits"
+_EQUAL = "two uninterrupted runs are equal: all compared values have the same bits"
 _EXAMPLES = """
 \b
 Examples:
@@ -105,10 +106,10 @@ def check_resume(context: click.Context, /, **values: Any) -> None:
         click.echo(f"error: {error}", err=True)
         context.exit(_EXIT_NOT_RUNNABLE)
     if as_json:
-        print_json(dataclasses.asdict(result))
+        print_json(to_document(result))
     else:
         _print_result(result)
-    context.exit(0 if result.is_exact else _EXIT_NOT_EXACT)
+    context.exit(0 if result.is_equal else _EXIT_NOT_EXACT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +247,7 @@ def _print_result(result: CheckResult) -> None:
         f"uninterrupted: {result.seconds[0]:.1f} s; with {len(result.kills)} kills: "
         f"{result.seconds[1]:.1f} s{f' (killed {times} s after a start)' if times else ''}"
     )
-    if result.is_exact:
+    if result.is_equal:
         print_line(_EXACT if result.kills else _EQUAL, style="green")
         return
     print_line(f"resume is not exact: {result.difference}", style="red")

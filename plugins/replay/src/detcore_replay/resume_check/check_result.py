@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 _MAX_LINES = 3
 _GENERATOR = (
-    r"default_rng\(|RandomState\(|random\.Random\(|torch\.Generator\(|random\.Generator"
-    r"|SystemRandom|urandom|uuid4|PRNGKey\("
+    r"(default_rng|RandomState|random\.Random|torch\.Generator|random\.Generator\.\w+)"
+    r"\([^)]*\)(?!\.)|SystemRandom|urandom|uuid4|PRNGKey\("
 )
 _DATA = rf"{_GENERATOR}|shuffle|DataLoader\(|Sampler\(|permutation"
 _OPTIMIZER = r"optim\.\w+\(|optimizers\.\w+\(|lr_scheduler\.\w+\(|optax\.\w+\("
@@ -71,8 +72,7 @@ _CAUSES = {
         pattern=_OPTIMIZER,
     ),
     "loss": Cause(
-        text="the batch is equal and its result differs: a generator, a counter or an average is "
-        "not in the checkpoint",
+        text="a generator, a counter, an average or a schedule is not in the checkpoint",
         remedy="use a restored generator, or save this state with the checkpoint",
         pattern=f"{_GENERATOR}|{_STATE}",
     ),
@@ -100,13 +100,14 @@ def find_cause(kind: str, tensors: Sequence[str]) -> Cause:
 def find_lines(cause: Cause, folder: Path) -> list[str]:
     """Return lines of Python code that match a cause, with file and number."""
     lines = []
-    for path in sorted(folder.rglob("*.py")):
-        if any(part.is_symlink() for part in path.parents):
-            continue
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for number, line in enumerate(text.splitlines(), 1):
-            if re.search(cause.pattern, line) and not line.lstrip().startswith("#"):
-                lines.append(f"{path.relative_to(folder)}:{number}: {line.strip()}")
+    for parent, _, names in sorted(os.walk(folder)):  # does not follow links
+        for path in (Path(parent, name) for name in sorted(names) if name.endswith(".py")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            lines += [
+                f"{path.relative_to(folder)}:{number}: {line.strip()}"
+                for number, line in enumerate(text.splitlines(), 1)
+                if re.search(cause.pattern, line) and not line.lstrip().startswith("#")
+            ]
     return lines[:_MAX_LINES]
 
 
@@ -115,7 +116,6 @@ class CheckResult:
     """The result of ``detcore check-resume``.
 
     Attributes:
-        is_exact: Whether both runs ended with the same bits.
         seconds: Duration of the uninterrupted run, and of the killed and resumed run.
         kills: For each kill, the seconds since the start of its run.
         compared: What was compared, as lines.
@@ -124,10 +124,20 @@ class CheckResult:
         notes: Limitations of the result.
     """
 
-    is_exact: bool
-    seconds: tuple[float, float]
-    kills: tuple[float, ...]
+    seconds: tuple[float, float] = (0.0, 0.0)
+    kills: tuple[float, ...] = ()
     compared: tuple[str, ...] = ()
     difference: str = ""
     details: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all compared values are equal."""
+        return not self.difference
+
+
+def format_counts(**counts: int) -> str:
+    """Return the counts that are not 0, such as "3 steps and 1 report"."""
+    words = [f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items() if count]
+    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), *words[-1:]])

@@ -103,6 +103,7 @@ def check_program(
     first = open_runs()
     watcher = WriteWatcher(first.folder)
     first.run(program.start, watcher.watch)
+    first.set_aside()
     output = first.folder / program.output
     if not output.exists():
         raise RunError(
@@ -115,10 +116,9 @@ def check_program(
     second = open_runs()
     moments, notes = _choose_moments(program, watcher, first.seconds, second.folder)
     try:
-        second.run_with_kills(program.start, program.resume, moments)
+        second.run_with_kills(program.start, lambda: program.resume, moments)
     except ProgramFailedError as error:
         return CheckResult(
-            is_exact=False,
             seconds=(first.seconds, second.seconds),
             kills=tuple(second.kills),
             difference="the program does not resume",
@@ -131,17 +131,14 @@ def check_program(
     if len(second.kills) < len(moments):
         notes.append(f"the program ended before {len(moments) - len(second.kills)} of the kills")
     differences = comparison.differences
-    counts = f"{comparison.num_tensors} tensors in {comparison.num_files} files"
-    if not comparison.num_tensors:
-        counts = f"{comparison.num_files} files"
+    counts = comparison.counts
     lines = [f"{part.file or program.output}: {part.tensor} {part.reason}" for part in differences]
     more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
     return CheckResult(
-        is_exact=not differences,
         seconds=(first.seconds, second.seconds),
         kills=tuple(second.kills),
-        compared=(f"{counts} below {program.output}",),
-        difference=f"{len(differences)} differ" if differences else "",
+        compared=(f"compared {counts}: {program.output}",),
+        difference=f"{len(differences)} of them differ" if differences else "",
         details=(*lines[:_MAX_SHOWN], *more, *_explain(second.kills) * bool(differences)),
         notes=(*notes, *comparison.notes),
     )

@@ -69,26 +69,28 @@ class ScratchRuns:
         linked: Paths in it that are linked instead of copied.
 
     Attributes:
-        folder: The copy, which is the working directory of the runs.
+        folder: The copy, which is the working directory of the runs. Its path is the same for all
+            objects of a scratch directory, because the state of a program may contain it.
         home: The ``DETCORE_HOME`` of the runs.
         kills: Seconds between the start of each killed run and its kill.
         seconds: Total duration of all runs.
     """
 
     def __init__(self, place: Path, source: Path, linked: Sequence[str] = ()) -> None:
-        self.folder, self.home = place / "work", place / "home"
+        self.folder, self.home = place.parent / "work", place / "home"
         self.kills: list[float] = []
         self.seconds = 0.0
-        self._scratch = place.parent
+        self._place, self._scratch = place, place.parent
         self._output = place / "output.txt"
         (place / "tmp").mkdir(parents=True)
-        _check_size(source, linked)
-        _copy_tree(source, self.folder, frozenset((source / path).absolute() for path in linked))
+        links = frozenset((source / path).absolute() for path in linked)
+        _check_size(source, links)
+        _copy_tree(source, self.folder, links)
         self._environment = child_environment(
             {
                 "DETCORE_HOME": str(self.home),
                 "TMPDIR": str(place / "tmp"),
-                "PYTHONUNBUFFERED": "1",
+                "PWD": str(self.folder),
                 _MARK: str(place.parent),
             },
             without=_RESET_VARIABLES,
@@ -140,19 +142,25 @@ class ScratchRuns:
             )
         return is_killed
 
-    def run_with_kills(self, start: Command, resume: Command, moments: Sequence[Moment]) -> None:
+    def set_aside(self) -> None:
+        """Move the copy away, so that other runs can use its path."""
+        self.folder = self.folder.rename(self._place / "work")
+
+    def run_with_kills(
+        self, start: Command, choose_resume: Callable[[], Command], moments: Sequence[Moment]
+    ) -> None:
         """Run a program that is killed and resumed at each moment, to its end.
 
         Args:
             start: The first command.
-            resume: The command after a kill.
+            choose_resume: Returns the command after a kill.
             moments: When to kill each run. The program may end earlier.
         """
         command = start
         for moment in (*moments, None):
             if not self.run(command, moment):
                 return
-            command = resume
+            command = choose_resume()
 
 
 def _kill_marked(scratch: Path) -> None:
@@ -172,17 +180,16 @@ def _kill_marked(scratch: Path) -> None:
                     is_done = False
 
 
-def _check_size(source: Path, linked: Sequence[str]) -> None:
-    """Raise RunError if a directory is too large to copy."""
+def _check_size(source: Path, linked: frozenset[Path]) -> None:
+    """Raise RunError if a directory is too large to copy without the linked paths."""
     sizes: dict[str, int] = {}
     for folder, names, files in os.walk(source):
-        place = Path(folder).relative_to(source)
         names[:] = [
             name
             for name in names
-            if _is_copied(Path(folder, name)) and str(place / name) not in linked
+            if _is_copied(Path(folder, name)) and Path(folder, name) not in linked
         ]
-        top = (*place.parts, "")[0]
+        top = (*Path(folder).relative_to(source).parts, "")[0]
         for file in files:
             with contextlib.suppress(OSError):
                 size = os.lstat(os.path.join(folder, file)).st_size

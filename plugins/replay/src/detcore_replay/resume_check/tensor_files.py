@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from detcore.errors import RunError
 from detcore_replay.diverge.digest_comparison import measure_difference
+from detcore_replay.resume_check.check_result import format_counts
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +58,14 @@ class FileComparison:
     num_files: int
     differences: tuple[TensorDifference, ...]
     notes: tuple[str, ...]
+
+    @property
+    def counts(self) -> str:
+        """Such as "3 tensors in 1 file"."""
+        files = format_counts(file=self.num_files)
+        if not self.num_tensors:
+            return files
+        return f"{format_counts(tensor=self.num_tensors)} in {files}"
 
 
 def compare_files(one: Path, other: Path) -> FileComparison:

@@ -16,7 +16,12 @@ from detcore.data import DigestedRun, ResumeComparison, read_digests
 from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore_replay.diverge.digest_comparison import Difference, find_first_difference
-from detcore_replay.resume_check.check_result import CheckResult, find_cause, find_lines
+from detcore_replay.resume_check.check_result import (
+    CheckResult,
+    find_cause,
+    find_lines,
+    format_counts,
+)
 from detcore_replay.resume_check.scratch_runs import (
     Command,
     Moment,
@@ -26,7 +31,7 @@ from detcore_replay.resume_check.scratch_runs import (
 from detcore_replay.resume_check.tensor_files import compare_files
 
 if TYPE_CHECKING:
-    from detcore.records import CheckpointRecord, Database, TrialRecord
+    from detcore.records import Database, TrialRecord
 
 
 _COMMITTED = "checkpoint_committed"
@@ -78,6 +83,7 @@ def check_training(
     notice("run 1: uninterrupted")
     first = open_runs()
     first.run(training.start)
+    first.set_aside()
     events = _read_events(first.home)
     if not events:
         raise RunError(
@@ -90,17 +96,20 @@ def check_training(
     moments, notes = _choose_moments(training, events, first.seconds, second.home)
     failure = ""
     try:
-        second.run_with_kills(training.start, training.resume, moments)
+        second.run_with_kills(
+            training.start,
+            lambda: training.resume if _list_logs(second.home) else training.start,
+            moments,
+        )
     except ProgramFailedError as error:
         failure = str(error)
     if len(second.kills) < len(moments) and not failure:
         notes.append(f"training ended before {len(moments) - len(second.kills)} of the kills")
     with _open_records(first.home) as one, _open_records(second.home) as other:
-        result = _compare_records(one, other, second.folder)
+        result = _compare_records((one, first.folder), (other, second.folder))
     if failure:
         result = dataclasses.replace(
             result,
-            is_exact=False,
             difference=result.difference or "the resumed run failed",
             details=(*result.details, *failure.splitlines()),
         )
@@ -159,7 +168,9 @@ def _choose_moments(
     ]
     if count > 2 and at_epochs and not places & set(at_epochs):
         places = {*sorted(places)[:-1], at_epochs[-1]}
-    notes = ["no epoch ended within the run; --batches N trains longer"] * (not at_epochs)
+    notes = ["no validation before the end of training, so no kill was at the end of an epoch"] * (
+        not at_epochs
+    )
     return [_EventMoment(home, triggers[index]) for index in sorted(places)], notes
 
 
@@ -217,54 +228,50 @@ def _open_records(home: Path) -> Iterator[Database]:
         yield transport.records()
 
 
-def _compare_records(one: Database, other: Database, folder: Path) -> CheckResult:
-    """Compare the trials of an uninterrupted run with those of a killed and resumed run."""
+def _compare_records(one: tuple[Database, Path], other: tuple[Database, Path]) -> CheckResult:
+    """Compare the trials of an uninterrupted run with those of a killed and resumed run.
+
+    Args:
+        one: Records and working directory of the uninterrupted run.
+        other: Records and working directory of the other run.
+    """
     pair = [
         [
-            trial
+            _TrialFacts.read(database, trial, folder, other[1])
             for record in database.list_experiments()
             for trial in database.list_trials(record.id)
         ]
-        for database in (one, other)
+        for database, folder in (one, other)
     ]
     if len(pair[0]) != len(pair[1]):
-        return _make_result(
+        return CheckResult(
             difference=f"{len(pair[1])} trials instead of {len(pair[0])}",
             details=("A start after a kill began a new run. Pass resume=True to core.init().",),
         )
     compared: list[str] = []
-    for trial, other_trial in zip(*pair, strict=True):
-        facts = _TrialFacts.read(one, trial), _TrialFacts.read(other, other_trial)
-        compared += [str(resume) for resume in facts[1].resumes]
+    notes: list[str] = []
+    for number, facts in enumerate(zip(*pair, strict=True), 1):
+        name = f"trial {number}: " if len(pair[0]) > 1 else ""
+        compared += [f"{name}{resume}" for resume in facts[1].resumes]
+        compared.append(f"{name}compared {_count_compared(*facts)}")
         difference = _find_difference(*facts)
-        compared.append(_count_compared(*facts))
         if difference is not None:
-            name = f"trial {trial.id}, " if len(pair[0]) > 1 else ""
-            return _explain(difference, folder, name, compared)
-        if not facts[0].is_described and facts[0].final is not None and facts[1].final is not None:
-            files = compare_files(facts[0].final, facts[1].final)
-            compared.append(f"{files.num_tensors} tensors of the final checkpoint")
-            if files.num_tensors and files.differences:
-                lines = [f"{part.file}: {part.tensor} {part.reason}" for part in files.differences]
-                return _make_result(
-                    difference="the final checkpoint differs",
-                    details=lines[:_MAX_NAMES],
-                    compared=compared,
-                )
-    return _make_result(compared=compared)
-
-
-def _make_result(
-    *, difference: str = "", details: Sequence[str] = (), compared: Sequence[str] = ()
-) -> CheckResult:
-    return CheckResult(
-        is_exact=not difference,
-        seconds=(0.0, 0.0),
-        kills=(),
-        compared=tuple(compared),
-        difference=difference,
-        details=tuple(details),
-    )
+            return _explain(difference, other[1], name, compared)
+        if facts[0].is_described or facts[0].final is None or facts[1].final is None:
+            continue
+        files = compare_files(facts[0].final, facts[1].final)
+        if not files.num_tensors:
+            notes.append("the final state was not compared: checkpoints contain no known tensors")
+            continue
+        compared.append(f"{name}compared {files.counts} of the final checkpoint")
+        if files.differences:
+            lines = [f"{part.file}: {part.tensor} {part.reason}" for part in files.differences]
+            return CheckResult(
+                difference=f"{name}the final checkpoint differs",
+                details=tuple(lines[:_MAX_NAMES]),
+                compared=tuple(compared),
+            )
+    return CheckResult(compared=tuple(compared), notes=tuple(notes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,14 +302,28 @@ class _TrialFacts:
         return bool(self.audits.states or self.digests.states)
 
     @classmethod
-    def read(cls, database: Database, trial: TrialRecord) -> _TrialFacts:
-        folder = Path(trial.trial_dir or "")
+    def read(
+        cls, database: Database, trial: TrialRecord, folder: Path, recorded: Path
+    ) -> _TrialFacts:
+        """Read the records of a trial.
+
+        Args:
+            database: The records.
+            trial: The trial.
+            folder: Its working directory.
+            recorded: Path of its working directory while it was training.
+        """
+        trial_dir = Path(str(trial.trial_dir))
         nothing = DigestedRun({}, {}, {})
         records = database.list_checkpoints(trial_id=trial.id, states=["COMPLETED"])
-        places = {record.steps_completed: _find_directory(record) for record in records}
+        urls = {record.steps_completed: f"{record.storage_url}/{record.uuid}" for record in records}
+        places = {
+            step: Path(url.removeprefix("file://").replace(str(recorded), str(folder)))
+            for step, url in urls.items()
+        }
         return cls(
-            digests=read_digests(folder) or nothing,
-            first_digests=read_digests(folder, first=True) or nothing,
+            digests=read_digests(trial_dir) or nothing,
+            first_digests=read_digests(trial_dir, first=True) or nothing,
             audits=DigestedRun(
                 {},
                 {},
@@ -323,10 +344,6 @@ class _TrialFacts:
             ],
             final=places[max(places)] if places else None,
         )
-
-
-def _find_directory(record: CheckpointRecord) -> Path:
-    return Path(record.storage_url.removeprefix("file://")) / record.uuid
 
 
 def _read_parts(folder: Path) -> dict[str, int]:
@@ -373,14 +390,14 @@ def _compare_metrics(
 
 
 def _count_compared(one: _TrialFacts, other: _TrialFacts) -> str:
-    num_steps = len(one.digests.steps.keys() & other.digests.steps.keys())
     steps = one.audits.states.keys() & other.audits.states.keys()
-    num_parts = max((len(one.audits.states[step]) for step in steps), default=0)
-    num_reports = len(one.metrics.keys() & other.metrics.keys())
-    return (
-        f"{num_steps} steps, {num_reports} reports, and {len(steps)} checkpoints with {num_parts} "
-        "parts of the state"
+    counts = format_counts(
+        step=len(one.digests.steps.keys() & other.digests.steps.keys()),
+        report=len(one.metrics.keys() & other.metrics.keys()),
+        checkpoint=len(steps),
     )
+    num_parts = max((len(one.audits.states[step]) for step in steps), default=0)
+    return f"{counts} with {format_counts(part=num_parts)} of the state" if num_parts else counts
 
 
 def _explain(
@@ -395,4 +412,7 @@ def _explain(
     details.append(f"remedy: {cause.remedy}")
     where = "before step 1" if difference.step == 0 else f"step {difference.step}"
     kind = "before the first kill" if difference.kind == "unrepeatable" else difference.kind
-    return _make_result(difference=f"{name}{where}, {kind}", details=details, compared=compared)
+    first = f", {difference.tensors[0]}" if difference.tensors else ""
+    return CheckResult(
+        difference=f"{name}{where}, {kind}{first}", details=tuple(details), compared=tuple(compared)
+    )
