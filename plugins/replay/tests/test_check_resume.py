@@ -34,6 +34,17 @@ class Line(ToyTrial):
         if step >= 0:
             self.controller._rate = 0.05 + {scale} * self.generator.random()
 """
+FORGETTING = """
+from detcore_toy import ToyController
+
+def restore(self, directory, restore_all=ToyController.restore):
+    noise = self._noise
+    self._noise = np.random.default_rng(1)
+    restore_all(self, directory)
+    self._noise = noise
+
+ToyController.restore = restore
+"""
 SCRIPT = """
 import sys, time
 import numpy as np
@@ -83,9 +94,11 @@ class Checks(Detcore):
         assert self.leftovers(0) == {}
         return result
 
-    def check_trial(self, *, scale: float, seed: object = 5, code: int) -> Finished:
+    def check_trial(
+        self, *, scale: float, seed: object = 5, code: int, code_text: str = MODEL
+    ) -> Finished:
         """Check a toy trial with a generator that it does not save."""
-        (self.code / "model_def.py").write_text(MODEL.format(scale=scale, seed=seed))
+        (self.code / "model_def.py").write_text(code_text.format(scale=scale, seed=seed))
         hparams = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
         config = self.write_config(
             {
@@ -93,7 +106,7 @@ class Checks(Detcore):
                 "entrypoint": "model_def:Line",
                 "hyperparameters": hparams,
                 "searcher": {
-                    "name": "random", "metric": "val_loss", "max_length": {"epochs": 9},
+                    "name": "random", "metric": "val_loss", "max_length": {"batches": 900},
                     "max_trials": 3,
                 },
             }
@@ -136,6 +149,25 @@ def test_unsaved_generator_is_named(checks: Checks) -> None:
         "step 5, loss, gradient.weights", "step 6, loss, gradient.weights"
     )  # fmt: skip
     assert "in model_def.py:9: self.generator = np.random.default_rng(5)" in result["details"]
+
+
+def test_part_that_is_not_restored_is_named(checks: Checks) -> None:
+    code = f"{MODEL}{FORGETTING}"
+    result = checks.check_trial(code_text=code, scale=0, code=1).summary
+    assert result["difference"].startswith("random.noise was saved")
+    assert result["details"][0].startswith("InexactResumeError: the restored state is not")
+
+
+def test_epoch_of_unknown_length_is_accepted(checks: Checks) -> None:
+    code = MODEL.replace(
+        "class Line",
+        "from detcore_toy import ToyController\n"
+        "ToyController.batches_per_epoch = lambda self: None\nclass Line",
+    )
+    result = checks.check_trial(code_text=code, scale=0, code=0).summary
+    assert result["notes"] == [
+        "no validation before the end of training, so no kill was at the end of an epoch"
+    ]
 
 
 def test_unseeded_generator_is_not_repeatable(checks: Checks) -> None:

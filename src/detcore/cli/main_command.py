@@ -67,7 +67,7 @@ COMMANDS = {
         "Show the output of the trials of an experiment.",
     ),
     "top": Lazy(None, "Monitor running trials: steps, speed, last metrics."),
-    "check-resume": Lazy(None, "Check whether a killed and resumed run ends as if never killed."),
+    "check-resume": Lazy(None, "Check whether a killed and resumed run is exact."),
     "diverge": Lazy(None, "Find the first step at which two runs differ, and the cause."),
     "replay": Lazy(None, "Repeat steps of a run, and compare them with the run."),
     "report": Lazy(None, "Write a report of an experiment as one HTML file."),

@@ -195,9 +195,9 @@ def _run_check(obj: CliContext, options: _Options, scratch: Path) -> CheckResult
     try:
         return check_training(training, open_runs, notice)
     except ProgramFailedError as error:
-        if _VALIDATION not in str(error):
+        if f"{_VALIDATION}: " not in str(error):
             raise
-    # The length of an epoch is unknown.
+    # The number of batches in an epoch is unknown.
     place = training.start.index(f"{_VALIDATION}={json.dumps(values[_VALIDATION])}")
     start = (*training.start[: place - 1], *training.start[place + 1 :])
     return check_training(dataclasses.replace(training, start=start), open_runs, notice)

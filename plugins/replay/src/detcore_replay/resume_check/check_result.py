@@ -11,7 +11,7 @@ from pathlib import Path
 _MAX_LINES = 3
 _GENERATOR = (
     r"(default_rng|RandomState|random\.Random|torch\.Generator|random\.Generator\.\w+)"
-    r"\([^)]*\)(?!\.)|SystemRandom|urandom|uuid4|PRNGKey\("
+    r"\([^)]*\)(?!\.(?!manual_seed))|SystemRandom|urandom|uuid4|PRNGKey\("
 )
 _DATA = rf"{_GENERATOR}|shuffle|DataLoader\(|Sampler\(|permutation"
 _OPTIMIZER = r"optim\.\w+\(|optimizers\.\w+\(|lr_scheduler\.\w+\(|optax\.\w+\("

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ _POLL_INTERVAL_S = 0.002
 _KILL_TIMEOUT_S = 10.0
 _MAX_COPY_BYTES = 2 * 1024**3
 _TAIL_LINES = 12
+_MAX_WIDTH = 100
 _LINKED = frozenset({".git", ".hg", ".nox", ".tox", ".venv", "node_modules"})
 _SKIPPED = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _MARK = "DETCORE_CHECK_DIRECTORY"
@@ -85,6 +87,7 @@ class ScratchRuns:
         (place / "tmp").mkdir(parents=True)
         links = frozenset((source / path).absolute() for path in linked)
         _check_size(source, links)
+        shutil.rmtree(self.folder, ignore_errors=True)  # of a run that failed
         _copy_tree(source, self.folder, links)
         self._environment = child_environment(
             {
@@ -136,7 +139,8 @@ class ScratchRuns:
             self.kills.append(elapsed)
         elif process.returncode:
             lines = self._output.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-            shown = command if isinstance(command, str) else " ".join(command)
+            words = command if isinstance(command, str) else " ".join(command)
+            shown = textwrap.shorten(words, _MAX_WIDTH, placeholder=" ...")
             raise ProgramFailedError(
                 "\n".join([f"'{shown}' ended with code {process.returncode}. Last lines:", *lines])
             )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _COMMITTED = "checkpoint_committed"
 _AUDIT = "audit.json"
 _MAX_NAMES = 4
+_MAX_ERROR_LINES = 6
 # Metrics that differ between equal runs.
 _DURATION = re.compile(r"(?i)time|runtime|duration|second|speed|throughput")
 
@@ -108,10 +109,11 @@ def check_training(
     with _open_records(first.home) as one, _open_records(second.home) as other:
         result = _compare_records((one, first.folder), (other, second.folder))
     if failure:
+        reason, lines = _split_failure(failure)
         result = dataclasses.replace(
             result,
-            difference=result.difference or "the resumed run failed",
-            details=(*result.details, *failure.splitlines()),
+            difference=result.difference or reason,
+            details=(*result.details, *lines),
         )
     return dataclasses.replace(
         result,
@@ -119,6 +121,15 @@ def check_training(
         kills=tuple(second.kills),
         notes=(*notes, *result.notes),
     )
+
+
+def _split_failure(failure: str) -> tuple[str, list[str]]:
+    """Return why a resumed run failed, and the lines to show."""
+    lines = failure.splitlines()
+    for index, line in enumerate(lines[:-1]):
+        if "InexactResumeError" in line:  # the next line names the first part of the state
+            return lines[index + 1].strip(), lines[index : index + _MAX_ERROR_LINES]
+    return "the resumed run failed", lines
 
 
 def _list_logs(home: Path) -> list[Path]:
