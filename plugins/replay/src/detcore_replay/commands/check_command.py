@@ -218,8 +218,8 @@ def _choose_settings(
     length = {"batches": options.batches}
     settings: dict[str, object] = {"searcher.max_length": length}
     if config.searcher.name != "single":
-        kept = {"metric": config.searcher.metric, "max_length": length}
-        settings = {"searcher": {"name": "single", **kept}}
+        metric = {"metric": config.searcher.metric}
+        settings = {"searcher": {"name": "single", **metric, "max_length": length}}
     checkpoints = scratch / "checkpoints"
     checkpoints.mkdir()
     return {

@@ -118,7 +118,7 @@ class CheckResult:
     Attributes:
         seconds: Duration of the uninterrupted run, and of the killed and resumed run.
         kills: For each kill, the seconds since the start of its run.
-        compared: What was compared, as lines.
+        compared: The compared values, as lines.
         difference: The first difference, or "".
         details: More about the difference, as lines.
         notes: Limitations of the result.

@@ -87,7 +87,7 @@ class ScratchRuns:
         (place / "tmp").mkdir(parents=True)
         links = frozenset((source / path).absolute() for path in linked)
         _check_size(source, links)
-        shutil.rmtree(self.folder, ignore_errors=True)  # of a run that failed
+        shutil.rmtree(self.folder, ignore_errors=True)  # left by a failed run
         _copy_tree(source, self.folder, links)
         self._environment = child_environment(
             {
@@ -140,9 +140,9 @@ class ScratchRuns:
         elif process.returncode:
             lines = self._output.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
             words = command if isinstance(command, str) else " ".join(command)
-            shown = textwrap.shorten(words, _MAX_WIDTH, placeholder=" ...")
+            name = textwrap.shorten(words, _MAX_WIDTH, placeholder=" ...")
             raise ProgramFailedError(
-                "\n".join([f"'{shown}' ended with code {process.returncode}. Last lines:", *lines])
+                "\n".join([f"'{name}' ended with code {process.returncode}. Last lines:", *lines])
             )
         return is_killed
 

@@ -89,7 +89,7 @@ def check_training(
     if not events:
         raise RunError(
             "the program ended without using detcore, so its steps cannot be compared.\n"
-            "For a program with checkpoints of its own, compare its final files:\n"
+            "For a program that writes other checkpoints, compare its final files:\n"
             "  detcore check-resume --start COMMAND --resume COMMAND --output PATH"
         )
     notice(f"run 2: with {training.num_kills} kills (run 1 took {first.seconds:.1f} s)")
@@ -382,8 +382,8 @@ def _find_difference(one: _TrialFacts, other: _TrialFacts) -> Difference | None:
     if not differences:
         return None
     first = min(differences, key=lambda difference: difference.step)
-    named = next((difference for difference in differences if difference.tensors), first)
-    return first if first.tensors else dataclasses.replace(first, tensors=named.tensors)
+    with_tensors = next((difference for difference in differences if difference.tensors), first)
+    return first if first.tensors else dataclasses.replace(first, tensors=with_tensors.tensors)
 
 
 def _compare_metrics(
