@@ -15,9 +15,11 @@ from detcore.cli import print_json, print_line
 from detcore.config import load_config, parse_set_flags
 from detcore.errors import DetcoreError
 from detcore_replay.commands.result_printing import to_document
-from detcore_replay.resume_check.program_check import Program, check_program
+from detcore_replay.resume_check.check_result import Plan
+from detcore_replay.resume_check.program_check import ProgramCheck
 from detcore_replay.resume_check.scratch_runs import ProgramFailedError, ScratchRuns, open_scratch
-from detcore_replay.resume_check.training_check import Training, check_training
+from detcore_replay.resume_check.training_check import TrainingCheck
+from detcore_replay.resume_check.two_runs import run_check
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
@@ -48,17 +50,7 @@ Exit codes:
 """
 
 
-class _CheckCommand(click.Command):
-    """Shows all forms of the command in its usage."""
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one usage line per form."""
-        formatter.write_usage(ctx.command_path, "[OPTIONS] CONFIG.yaml [MODEL_DIR]")
-        for form in ("[OPTIONS] -- COMMAND...", "--start CMD --resume CMD --output PATH"):
-            formatter.write_usage(ctx.command_path, form, prefix=" " * 7)
-
-
-@click.command("check-resume", cls=_CheckCommand, epilog=_EXAMPLES)
+@click.command("check-resume", epilog=_EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[CONFIG.yaml [MODEL_DIR] | -- COMMAND...]")
 @click.option(
     "--batches", type=click.IntRange(min=4), default=30, show_default=True,
@@ -163,44 +155,32 @@ def _run_check(obj: CliContext, options: _Options, scratch: Path) -> CheckResult
     def notice(text: str) -> None:
         click.echo(text, err=True)
 
-    if options.start is not None and options.resume is not None and options.output is not None:
-        program = Program(
-            start=options.start,
-            resume=options.resume,
-            output=options.output,
-            kill_after=options.kill_after,
-            num_kills=options.num_kills,
-        )
-        return check_program(program, open_runs, notice)
-    training = Training(
-        start=options.words,
-        resume=options.words,
+    plan = Plan(
+        start=options.start or options.words,
+        resume=options.resume or options.words,
         kill_after=options.kill_after,
         num_kills=options.num_kills,
     )
+    if options.output is not None:
+        return run_check(ProgramCheck(options.output), plan, open_runs, notice)
     if not options.has_config:
-        return check_training(training, open_runs, notice)
+        return run_check(TrainingCheck(), plan, open_runs, notice)
     config = Path(options.words[0]).absolute()
     source = Path(options.words[1]).absolute() if options.words[1:] else config.parent
-    detcore = (sys.executable, "-m", "detcore", "run")
     values = _choose_settings(obj, options, config, source, scratch)
-    flags = [
-        word for pair in values.items() for word in ("--set", f"{pair[0]}={json.dumps(pair[1])}")
-    ]
-    training = dataclasses.replace(
-        training,
-        start=(*detcore, str(config), ".", *(f"--set={text}" for text in options.settings), *flags),
-        resume=(*detcore, "--resume", "1"),
-    )
+    flags = [f"--set={name}={json.dumps(value)}" for name, value in values.items()]
+    detcore = (sys.executable, "-m", "detcore", "run")
+    settings = [f"--set={text}" for text in options.settings]
+    start = (*detcore, str(config), ".", *settings, *flags)
+    plan = dataclasses.replace(plan, start=start, resume=(*detcore, "--resume", "1"))
     try:
-        return check_training(training, open_runs, notice)
+        return run_check(TrainingCheck(), plan, open_runs, notice)
     except ProgramFailedError as error:
         if f"{_VALIDATION}: " not in str(error):
             raise
     # The number of batches in an epoch is unknown.
-    place = training.start.index(f"{_VALIDATION}={json.dumps(values[_VALIDATION])}")
-    start = (*training.start[: place - 1], *training.start[place + 1 :])
-    return check_training(dataclasses.replace(training, start=start), open_runs, notice)
+    plan = dataclasses.replace(plan, start=start[:-1])
+    return run_check(TrainingCheck(), plan, open_runs, notice)
 
 
 def _choose_settings(

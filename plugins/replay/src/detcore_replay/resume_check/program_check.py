@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from detcore.errors import RunError
-from detcore_replay.resume_check.check_result import CheckResult
-from detcore_replay.resume_check.scratch_runs import Moment, ProgramFailedError, ScratchRuns
+from detcore_replay.resume_check.check_result import CheckResult, Plan
+from detcore_replay.resume_check.scratch_runs import DelayedMoment, Moment, ScratchRuns
 from detcore_replay.resume_check.tensor_files import compare_files
 
 _POLL_INTERVAL_S = 0.01
@@ -20,25 +19,12 @@ _MAX_SCAN_SHARE = 0.2
 # Smaller files than this part of the largest file are probably logs.
 _MIN_SIZE_SHARE = 0.25
 _MAX_SHOWN = 8
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A program with checkpoints.
-
-    Attributes:
-        start: Shell command that starts it.
-        resume: Shell command that resumes it.
-        output: Its final file or directory, relative to the working directory.
-        kill_after: Seconds between the start of each run and its kill; empty: chosen here.
-        num_kills: Number of kills.
-    """
-
-    start: str
-    resume: str
-    output: Path
-    kill_after: Sequence[float]
-    num_kills: int
+_USUAL_CAUSES = (
+    "usual causes: the optimizer, a random generator, the position in the data or in a schedule "
+    "is not in the checkpoint",
+    "Are two uninterrupted runs equal?  --kills 0",
+)
+_UNREPEATABLE = ("training is not repeatable, even without a kill: seed all generators",)
 
 
 class WriteWatcher:
@@ -86,114 +72,78 @@ class WriteWatcher:
         return files
 
 
-def check_program(
-    program: Program, open_runs: Callable[[], ScratchRuns], notice: Callable[[str], None]
-) -> CheckResult:
-    """Run a program uninterrupted, then with kills, and compare its output.
+class ProgramCheck:
+    """Compares the final files of a program.
 
     Args:
-        program: The program.
-        open_runs: Returns an empty place for runs.
-        notice: Called with messages about the progress.
-
-    Raises:
-        RunError: If the program fails without a kill, or its output cannot be read.
+        output: Its final file or directory, relative to the working directory.
     """
-    notice("run 1: uninterrupted")
-    first = open_runs()
-    watcher = WriteWatcher(first.folder)
-    first.run(program.start, watcher.watch)
-    first.set_aside()
-    output = first.folder / program.output
-    if not output.exists():
-        raise RunError(
-            f"{program.output} does not exist after '{program.start}'.\n"
-            "--output is the final file or directory of the program, relative to the working "
-            f"directory, in which there are now: {', '.join(sorted(os.listdir(first.folder))[:8])}"
-        )
-    compare_files(output, output)  # fails now if a package is missing
-    notice(f"run 2: with {program.num_kills} kills (run 1 took {first.seconds:.1f} s)")
-    second = open_runs()
-    moments, notes = _choose_moments(program, watcher, first.seconds, second.folder)
-    try:
-        second.run_with_kills(program.start, lambda: program.resume, moments)
-    except ProgramFailedError as error:
-        return CheckResult(
-            seconds=(first.seconds, second.seconds),
-            kills=tuple(second.kills),
-            difference="the program does not resume",
-            details=(
-                *str(error).splitlines(),
-                "If it had not saved a checkpoint yet, kill it later:  --kill-after SECONDS",
-            ),
-        )
-    comparison = compare_files(output, second.folder / program.output)
-    if len(second.kills) < len(moments):
-        notes.append(f"the program ended before {len(moments) - len(second.kills)} of the kills")
-    differences = comparison.differences
-    counts = comparison.counts
-    lines = [f"{part.file or program.output}: {part.tensor} {part.reason}" for part in differences]
-    more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
-    return CheckResult(
-        seconds=(first.seconds, second.seconds),
-        kills=tuple(second.kills),
-        compared=(f"compared {counts}: {program.output}",),
-        difference=f"{len(differences)} of them differ" if differences else "",
-        details=(*lines[:_MAX_SHOWN], *more, *_explain(second.kills) * bool(differences)),
-        notes=(*notes, *comparison.notes),
-    )
 
+    def __init__(self, output: Path) -> None:
+        self._output = output
 
-def _explain(kills: Sequence[float]) -> list[str]:
-    if not kills:
+    def watch(self, first: ScratchRuns) -> Moment:
+        """Return a function to call during the uninterrupted run."""
+        self._watcher = WriteWatcher(first.folder)
+        return self._watcher.watch
+
+    def choose_moments(
+        self, plan: Plan, first: ScratchRuns, second: ScratchRuns
+    ) -> tuple[list[Moment], list[str]]:
+        """Choose moments between two writes of large files, which are probably checkpoints."""
+        output = first.folder / self._output
+        if not output.exists():
+            names = ", ".join(sorted(os.listdir(first.folder))[:_MAX_SHOWN])
+            raise RunError(
+                f"{self._output} does not exist after '{plan.start}'.\n"
+                "--output is the final file or directory of the program, relative to the working "
+                f"directory, which now contains: {names}"
+            )
+        compare_files(output, output)  # fails now if a package is missing
+        min_size = _MIN_SIZE_SHARE * max((size for _, size in self._watcher.writes), default=0)
+        times = self._watcher.list_times(min_size)
+        if len(times) < 2:
+            note = "the program wrote no large file before its end, so kills were at chosen times"
+            return [], [note] * bool(plan.num_kills and not plan.kill_after)
+        delay = statistics.median(late - early for early, late in itertools.pairwise(times)) / 2
+        share = (len(times) - 1) / (plan.num_kills + 1)
+        counts = [0, *(max(1, round(share * (index + 1))) for index in range(plan.num_kills))]
         return [
-            "Two uninterrupted runs differ, so training is not repeatable. Seed all generators."
-        ]
-    return [
-        "Usual causes: the optimizer, a random generator, the position in the data or in a "
-        "schedule is not in the checkpoint.",
-        "Are two uninterrupted runs equal?  --kills 0",
-    ]
+            DelayedMoment(_prepare_count(second.folder, max(1, late - early), min_size), delay)
+            for early, late in itertools.pairwise(counts)
+        ], []
+
+    def can_resume(self, second: ScratchRuns) -> bool:
+        """Whether a killed run can be resumed; it is unknown, so the resume command is tried."""
+        return True
+
+    def compare(self, first: ScratchRuns, second: ScratchRuns, failure: str) -> CheckResult:
+        """Compare the output of both runs. `failure` is how the second run failed, or ""."""
+        if failure:
+            advice = "If it had not saved a checkpoint yet, kill it later:  --kill-after SECONDS"
+            return CheckResult(
+                difference="the program does not resume",
+                details=(*failure.splitlines(), advice),
+            )
+        files = compare_files(first.folder / self._output, second.folder / self._output)
+        lines = files.differences
+        more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
+        causes = _USUAL_CAUSES if second.kills else _UNREPEATABLE
+        return CheckResult(
+            compared=(f"compared {files.counts}: {self._output}",),
+            difference=f"{len(lines)} of them differ" if lines else "",
+            details=(*lines[:_MAX_SHOWN], *more, *causes) if lines else (),
+            notes=files.notes,
+        )
 
 
-def _choose_moments(
-    program: Program, watcher: WriteWatcher, duration: float, folder: Path
-) -> tuple[list[Moment], list[str]]:
-    """Return the moments of the kills, and notes about them.
+def _prepare_count(folder: Path, num_writes: int, min_size: float) -> Callable[[], Moment]:
+    """Return a function that starts to watch for a number of writes."""
 
-    The program is killed between two writes of its large files, which are probably checkpoints.
-    """
-    if program.kill_after:
-        return [_create_timer(seconds) for seconds in program.kill_after], []
-    num_kills = program.num_kills
-    min_size = _MIN_SIZE_SHARE * max((size for _, size in watcher.writes), default=0)
-    times = watcher.list_times(min_size)
-    shares = [(number + 1) / (num_kills + 1) for number in range(num_kills)]
-    if len(times) < 2:
-        note = "the program wrote no large file before its end, so the kills are at chosen times"
-        return [_create_timer(share * duration) for share in shares], [note] * bool(num_kills)
-    delay = statistics.median(late - early for early, late in itertools.pairwise(times)) / 2
-    counts = [max(1, round(share * (len(times) - 1))) for share in shares]
-    needed = [max(1, late - early) for early, late in itertools.pairwise([0, *counts])]
-    return [_WritesMoment(folder, number, min_size, delay) for number in needed], []
+    def prepare() -> Moment:
+        watcher = WriteWatcher(folder)
+        return lambda elapsed: (
+            watcher.watch(elapsed) or len(watcher.list_times(min_size)) >= num_writes
+        )
 
-
-def _create_timer(seconds: float) -> Moment:
-    return lambda elapsed: elapsed >= seconds
-
-
-class _WritesMoment:
-    """A moment some seconds after a number of writes in one run."""
-
-    def __init__(self, folder: Path, num_writes: int, min_size: float, delay: float) -> None:
-        self._folder, self._num_writes = folder, num_writes
-        self._min_size, self._delay = min_size, delay
-        self._watcher: WriteWatcher | None = None
-
-    def __call__(self, elapsed: float) -> bool:
-        if self._watcher is None:  # the first call of its run
-            self._watcher = WriteWatcher(self._folder)
-        self._watcher.watch(elapsed)
-        times = self._watcher.list_times(self._min_size)
-        is_written = len(times) >= self._num_writes
-        return is_written and elapsed >= times[self._num_writes - 1] + self._delay
+    return prepare

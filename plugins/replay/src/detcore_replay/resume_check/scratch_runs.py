@@ -19,7 +19,7 @@ from detcore.errors import RunError
 
 Command = str | Sequence[str]
 Moment = Callable[[float], bool]
-"""Whether to kill a program that was started this number of seconds ago."""
+"""Return whether to kill a program that was started this number of seconds ago."""
 
 _POLL_INTERVAL_S = 0.002
 _KILL_TIMEOUT_S = 10.0
@@ -86,9 +86,8 @@ class ScratchRuns:
         self._output = place / "output.txt"
         (place / "tmp").mkdir(parents=True)
         links = frozenset((source / path).absolute() for path in linked)
-        _check_size(source, links)
         shutil.rmtree(self.folder, ignore_errors=True)  # left by a failed run
-        _copy_tree(source, self.folder, links)
+        _TreeCopy(source, links).copy(source, self.folder)
         self._environment = child_environment(
             {
                 "DETCORE_HOME": str(self.home),
@@ -150,21 +149,26 @@ class ScratchRuns:
         """Move the copy away, so that other runs can use its path."""
         self.folder = self.folder.rename(self._place / "work")
 
-    def run_with_kills(
-        self, start: Command, choose_resume: Callable[[], Command], moments: Sequence[Moment]
-    ) -> None:
-        """Run a program that is killed and resumed at each moment, to its end.
 
-        Args:
-            start: The first command.
-            choose_resume: Returns the command after a kill.
-            moments: When to kill each run. The program may end earlier.
-        """
-        command = start
-        for moment in (*moments, None):
-            if not self.run(command, moment):
-                return
-            command = choose_resume()
+class DelayedMoment:
+    """A moment some seconds after a condition.
+
+    Args:
+        prepare: Returns the condition, at the start of the run.
+        delay: Seconds between the condition and the moment.
+    """
+
+    def __init__(self, prepare: Callable[[], Moment], delay: float) -> None:
+        self._prepare, self._delay = prepare, delay
+        self._condition: Moment | None = None
+        self._met_at: float | None = None
+
+    def __call__(self, elapsed: float) -> bool:
+        if self._condition is None:
+            self._condition = self._prepare()
+        if self._met_at is None and self._condition(elapsed):
+            self._met_at = elapsed
+        return self._met_at is not None and elapsed >= self._met_at + self._delay
 
 
 def _kill_marked(scratch: Path) -> None:
@@ -184,48 +188,42 @@ def _kill_marked(scratch: Path) -> None:
                     is_done = False
 
 
-def _check_size(source: Path, linked: frozenset[Path]) -> None:
-    """Raise RunError if a directory is too large to copy without the linked paths."""
-    sizes: dict[str, int] = {}
-    for folder, names, files in os.walk(source):
-        names[:] = [
-            name
-            for name in names
-            if _is_copied(Path(folder, name)) and Path(folder, name) not in linked
-        ]
-        top = (*Path(folder).relative_to(source).parts, "")[0]
-        for file in files:
-            with contextlib.suppress(OSError):
-                size = os.lstat(os.path.join(folder, file)).st_size
-                sizes[top or file] = sizes.get(top or file, 0) + size
-    total = sum(sizes.values())
-    if total > _MAX_COPY_BYTES:
-        largest = max(sizes, key=lambda name: sizes[name])
-        raise RunError(
-            f"{source} has {total / 1024**3:.1f} GiB, most of it in {largest}.\n"
-            "The program runs in copies of this directory, so that it changes none of your files.\n"
-            f"If the program only reads {largest}, link it:  --link {largest}"
-        )
+class _TreeCopy:
+    """Copies a directory, except for directories that are linked.
 
+    Args:
+        source: The directory.
+        linked: Paths that are linked.
+    """
 
-def _is_copied(path: Path) -> bool:
-    is_environment = path.name in _LINKED or (path / "pyvenv.cfg").exists()
-    return path.name not in _SKIPPED and not is_environment and not path.is_symlink()
+    def __init__(self, source: Path, linked: frozenset[Path]) -> None:
+        self._source, self._linked = source, linked
+        self._num_bytes = 0
 
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a directory into a new directory.
 
-def _copy_tree(source: Path, target: Path, linked: frozenset[Path]) -> None:
-    target.mkdir(parents=True)
-    for path in source.iterdir():
-        copy = target / path.name
-        if path.name in _SKIPPED:
-            continue
-        if (
-            path.absolute() in linked
-            or path.is_symlink()
-            or (path.is_dir() and not _is_copied(path))
-        ):
-            copy.symlink_to(path.resolve())
-        elif path.is_dir():
-            _copy_tree(path, copy, linked)
-        elif path.is_file():
-            shutil.copy2(path, copy)
+        Raises:
+            RunError: If the files are too large.
+        """
+        target.mkdir(parents=True)
+        for path in source.iterdir():
+            copy = target / path.name
+            if path.name in _SKIPPED:
+                continue
+            is_linked = path in self._linked or path.name in _LINKED
+            if is_linked or path.is_symlink() or (path / "pyvenv.cfg").exists():
+                copy.symlink_to(path.resolve())
+            elif path.is_dir():
+                self.copy(path, copy)
+            elif path.is_file():
+                self._num_bytes += path.stat().st_size
+                if self._num_bytes > _MAX_COPY_BYTES:
+                    name = path.relative_to(self._source).parts[0]
+                    raise RunError(
+                        f"{self._source} has more than {_MAX_COPY_BYTES / 1024**3:.0f} GiB.\n"
+                        "The program runs in copies of this directory, so that it changes none of "
+                        "your files.\n"
+                        f"Link directories with data that it only reads, such as:  --link {name}"
+                    )
+                shutil.copy2(path, copy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,28 +20,13 @@ from detcore_replay.resume_check.check_result import format_counts
 
 Array = npt.NDArray[Any]
 
-_NUMPY_TYPES = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
-    "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
+_PLACES = ("uninterrupted", "resumed")
+_NO_TENSORS = "no file has tensors of a known format, so bytes were compared"
+# Kinds of numbers in safetensors and in NumPy.
+_KINDS = {"F": "f", "I": "i", "U": "u"}
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 # TensorFlow writes the graph of Python objects, which contains no values.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorDifference:
-    """A tensor that differs between two files.
-
-    Attributes:
-        file: The file, relative to the compared directory.
-        tensor: Name of the tensor.
-        reason: How it differs.
-    """
-
-    file: str
-    tensor: str
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +36,13 @@ class FileComparison:
     Attributes:
         num_tensors: Number of compared tensors.
         num_files: Number of files that contain them, or of all files if none contains tensors.
-        differences: The tensors or files that differ.
+        differences: The tensors or files that differ, as lines.
         notes: Files that were not compared as tensors, with the reason.
     """
 
     num_tensors: int
     num_files: int
-    differences: tuple[TensorDifference, ...]
+    differences: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -76,38 +62,31 @@ def compare_files(one: Path, other: Path) -> FileComparison:
     Raises:
         RunError: If the package that reads a file is not installed.
     """
-    names = list(dict.fromkeys([*_list_files(one), *_list_files(other)]))
-    differences: list[TensorDifference] = []
-    unread: dict[str, str] = {}
+    differences: list[str] = []
+    unread: list[str] = []
     num_tensors = num_files = 0
+    names = dict.fromkeys([*_list_files(one), *_list_files(other)])
     for name in names:
         files = (one / name, other / name)
-        missing = [place for place, file in zip(("uninterrupted", "resumed"), files, strict=True)
-                   if not file.exists()]  # fmt: skip
         tensors, reason = _read_files([file for file in files if file.exists()])
-        if missing and tensors:
-            differences.append(_describe_file(name, f"does not exist after the {missing[0]} run"))
+        places = [place for place, file in zip(_PLACES, files, strict=True) if not file.exists()]
+        label = name or one.name
+        if places:
+            lines = differences if tensors else unread
+            lines.append(f"{label} does not exist after the {places[0]} run")
         elif tensors:
             num_files += 1
             num_tensors += len(tensors[0])
-            differences += _compare_tensors(name, *tensors)
-        elif missing:
-            unread[name] = f"does not exist after the {missing[0]} run"
+            differences += [f"{label}: {line}" for line in _compare_tensors(*tensors)]
         elif files[0].read_bytes() != files[1].read_bytes():
-            unread[name] = f"has different bytes{reason}"
-    if num_files or differences:
-        notes = tuple(f"not compared: {name or one.name} {text}" for name, text in unread.items())
-        return FileComparison(
-            num_tensors=num_tensors,
-            num_files=num_files,
-            differences=tuple(differences),
-            notes=notes,
-        )
+            unread.append(f"{label} has different bytes{reason}")
+    has_tensors = bool(num_files or differences)
+    notes = [f"not compared: {line}" for line in unread]
     return FileComparison(
-        num_tensors=0,
-        num_files=len(names),
-        differences=tuple(_describe_file(name, text) for name, text in unread.items()),
-        notes=("no file has tensors of a known format, so bytes were compared",),
+        num_tensors=num_tensors,
+        num_files=num_files if has_tensors else len(names),
+        differences=tuple(differences if has_tensors else unread),
+        notes=tuple(notes if has_tensors else [_NO_TENSORS]),
     )
 
 
@@ -118,10 +97,6 @@ def _list_files(path: Path) -> list[str]:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     # The tensors of a TensorFlow checkpoint are read with its index.
     return [str(file.relative_to(path)) for file in files if ".data-0" not in file.name]
-
-
-def _describe_file(name: str, reason: str) -> TensorDifference:
-    return TensorDifference(file=name, tensor="", reason=reason)
 
 
 def _read_files(files: Sequence[Path]) -> tuple[list[dict[str, Array]], str]:
@@ -171,18 +146,14 @@ def _read_safetensors(data: bytes) -> dict[str, Array]:
             continue
         start, stop = entry["data_offsets"]
         content, kind = data[end + start : end + stop], entry["dtype"]
+        array: Array = np.frombuffer(content, "u1")  # also for types that NumPy does not have
         if kind == "BF16":
-            tensors[name] = _widen(np.frombuffer(content, "<u2")).reshape(entry["shape"])
-        elif kind in _NUMPY_TYPES:
-            tensors[name] = np.frombuffer(content, _NUMPY_TYPES[kind]).reshape(entry["shape"])
-        else:  # types that NumPy does not have, such as F8_E4M3
-            tensors[name] = np.frombuffer(content, "u1")
+            array = (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+        elif kind[1:].isdigit():
+            array = np.frombuffer(content, f"<{_KINDS[kind[0]]}{int(kind[1:]) // 8}")
+        is_whole = array.size == math.prod(entry["shape"])
+        tensors[name] = array.reshape(entry["shape"]) if is_whole else array
     return tensors
-
-
-def _widen(values: Array) -> Array:
-    """Return bfloat16 values, given as integers, as float32."""
-    return (values.astype("<u4") << 16).view("<f4")
 
 
 def _read_hdf5(data: bytes) -> dict[str, Array]:
@@ -221,26 +192,20 @@ def _flatten(value: Any, name: str) -> Iterator[tuple[str, Array]]:
         for index, item in enumerate(value):
             yield from _flatten(item, f"{name}.{index}" if name else str(index))
     else:
-        yield (
-            name,
-            np.asarray(value) if isinstance(value, bool | int | float) else np.asarray(repr(value)),
-        )
+        is_number = isinstance(value, bool | int | float)
+        yield name, np.asarray(value if is_number else repr(value))
 
 
-def _compare_tensors(
-    file: str, one: Mapping[str, Array], other: Mapping[str, Array]
-) -> Iterator[TensorDifference]:
+def _compare_tensors(one: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[str]:
     for name in dict.fromkeys([*one, *other]):
-        if name not in one or name not in other:
-            which = "uninterrupted" if name not in one else "resumed"
-            reason = f"does not exist after the {which} run"
-        elif (one[name].dtype, one[name].shape) != (other[name].dtype, other[name].shape):
-            reason = " and ".join(f"{a[name].dtype}{list(a[name].shape)}" for a in (one, other))
-        elif _get_bytes(one[name]) != _get_bytes(other[name]):
-            reason = _describe_values(one[name], other[name])
-        else:
-            continue
-        yield TensorDifference(file=file, tensor=name, reason=reason)
+        pair = [part[name] for part in (one, other) if name in part]
+        if len(pair) < 2:
+            yield f"{name} does not exist after the {_PLACES[name in one]} run"
+        elif (pair[0].dtype, pair[0].shape) != (pair[1].dtype, pair[1].shape):
+            kinds = " and ".join(f"{array.dtype}{list(array.shape)}" for array in pair)
+            yield f"{name} is {kinds}"
+        elif _get_bytes(pair[0]) != _get_bytes(pair[1]):
+            yield f"{name} {_describe_values(*pair)}"
 
 
 def _get_bytes(array: Array) -> bytes:

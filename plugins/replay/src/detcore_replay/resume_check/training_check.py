@@ -16,18 +16,9 @@ from detcore.data import DigestedRun, ResumeComparison, read_digests
 from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore_replay.diverge.digest_comparison import Difference, find_first_difference
-from detcore_replay.resume_check.check_result import (
-    CheckResult,
-    find_cause,
-    find_lines,
-    format_counts,
-)
-from detcore_replay.resume_check.scratch_runs import (
-    Command,
-    Moment,
-    ProgramFailedError,
-    ScratchRuns,
-)
+from detcore_replay.resume_check.causes import find_cause, find_lines
+from detcore_replay.resume_check.check_result import CheckResult, Plan, format_counts
+from detcore_replay.resume_check.scratch_runs import DelayedMoment, Moment, ScratchRuns
 from detcore_replay.resume_check.tensor_files import compare_files
 
 if TYPE_CHECKING:
@@ -46,81 +37,80 @@ class _Event(NamedTuple):
     """A report in an event log, with the position of its trial."""
 
     trial: int
-    kind: str
     step: int
+    kind: str
     time: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """Training with detcore.
+class TrainingCheck:
+    """Compares the records of an experiment or a script."""
 
-    Attributes:
-        start: The command that starts it.
-        resume: The command that resumes it.
-        kill_after: Seconds between the start of each run and its kill; empty: chosen here.
-        num_kills: Number of kills.
-    """
+    def watch(self, first: ScratchRuns) -> None:
+        """Return a function to call during the uninterrupted run: none is needed."""
+        return
 
-    start: Command
-    resume: Command
-    kill_after: Sequence[float]
-    num_kills: int
+    def choose_moments(
+        self, plan: Plan, first: ScratchRuns, second: ScratchRuns
+    ) -> tuple[list[Moment], list[str]]:
+        """Choose moments in the batches after checkpoints.
 
+        These are the first checkpoint, a checkpoint in the middle, and the last checkpoint at a
+        validation, which is usually the end of an epoch.
+        """
+        events = _read_events(first.home)
+        if not events:
+            raise RunError(
+                "the program ended without using detcore, so its steps cannot be compared.\n"
+                "For a program that writes other checkpoints, compare its final files:\n"
+                "  detcore check-resume --start COMMAND --resume COMMAND --output PATH"
+            )
+        if plan.kill_after or not plan.num_kills:
+            return [], []
+        triggers = _list_triggers(events)
+        if not triggers:
+            return [], ["no checkpoint was saved before the end, so resumed runs start over"]
+        validated = {event[:2] for event in events if event.kind == "validation"}
+        at_epochs = [index for index, trigger in enumerate(triggers) if trigger[0][:2] in validated]
+        last = len(triggers) - 1
+        gaps = max(1, plan.num_kills - 1)
+        places = {round(number * last / gaps) for number in range(plan.num_kills)}
+        if len(places) > 2 and at_epochs and not places & {*at_epochs}:
+            places = {*sorted(places)[:-1], at_epochs[-1]}
+        note = "no validation before the end of training, so no kill was at the end of an epoch"
+        return [
+            DelayedMoment(
+                _prepare_report(second.home, triggers[index].report), triggers[index].delay
+            )
+            for index in sorted(places)
+        ], [note] * (not at_epochs)
 
-def check_training(
-    training: Training, open_runs: Callable[[], ScratchRuns], notice: Callable[[str], None]
-) -> CheckResult:
-    """Train uninterrupted, then with kills, and compare the records.
+    def can_resume(self, second: ScratchRuns) -> bool:
+        """Whether a killed run has recorded its start. Otherwise it starts again."""
+        return bool(_list_logs(second.home))
 
-    Args:
-        training: The training.
-        open_runs: Returns an empty place for runs.
-        notice: Called with messages about the progress.
-
-    Raises:
-        RunError: If training fails without a kill, or does not use detcore.
-    """
-    notice("run 1: uninterrupted")
-    first = open_runs()
-    first.run(training.start)
-    first.set_aside()
-    events = _read_events(first.home)
-    if not events:
-        raise RunError(
-            "the program ended without using detcore, so its steps cannot be compared.\n"
-            "For a program that writes other checkpoints, compare its final files:\n"
-            "  detcore check-resume --start COMMAND --resume COMMAND --output PATH"
-        )
-    notice(f"run 2: with {training.num_kills} kills (run 1 took {first.seconds:.1f} s)")
-    second = open_runs()
-    moments, notes = _choose_moments(training, events, first.seconds, second.home)
-    failure = ""
-    try:
-        second.run_with_kills(
-            training.start,
-            lambda: training.resume if _list_logs(second.home) else training.start,
-            moments,
-        )
-    except ProgramFailedError as error:
-        failure = str(error)
-    if len(second.kills) < len(moments) and not failure:
-        notes.append(f"training ended before {len(moments) - len(second.kills)} of the kills")
-    with _open_records(first.home) as one, _open_records(second.home) as other:
-        result = _compare_records((one, first.folder), (other, second.folder))
-    if failure:
+    def compare(self, first: ScratchRuns, second: ScratchRuns, failure: str) -> CheckResult:
+        """Compare the records of both runs. `failure` is how the second run failed, or ""."""
+        with _open_records(first.home) as one, _open_records(second.home) as other:
+            result = _compare_records((one, first.folder), (other, second.folder))
+        if not failure:
+            return result
         reason, lines = _split_failure(failure)
-        result = dataclasses.replace(
-            result,
-            difference=result.difference or reason,
-            details=(*result.details, *lines),
+        return dataclasses.replace(
+            result, difference=result.difference or reason, details=(*result.details, *lines)
         )
-    return dataclasses.replace(
-        result,
-        seconds=(first.seconds, second.seconds),
-        kills=tuple(second.kills),
-        notes=(*notes, *result.notes),
-    )
+
+
+def _prepare_report(home: Path, report: _Event) -> Callable[[], Moment]:
+    """Return a function that starts to wait for a report, or for a later one of its kind."""
+
+    def prepare() -> Moment:
+        earlier = frozenset(_list_logs(home))
+        return lambda _elapsed: any(
+            (event.trial, event.kind) == (report.trial, report.kind) and event.step >= report.step
+            for event in _read_events(home, earlier)
+        )
+
+    return prepare
 
 
 def _split_failure(failure: str) -> tuple[str, list[str]]:
@@ -147,42 +137,11 @@ def _read_events(home: Path, ignored: frozenset[Path] = frozenset()) -> list[_Ev
         for line in path.read_bytes().splitlines():
             try:
                 record = json.loads(line)
-                fields = (record["kind"], record["payload"]["steps_completed"], record["at"])
+                fields = (record["payload"]["steps_completed"], record["kind"], record["at"])
             except (ValueError, KeyError, TypeError):
                 continue  # another event, or a line that is being written
             events.append(_Event(trials.index(path.parent), *fields))
     return events
-
-
-def _choose_moments(
-    training: Training, events: Sequence[_Event], duration: float, home: Path
-) -> tuple[list[Moment], list[str]]:
-    """Return the moments of the kills, and notes about them.
-
-    Each is in the batches after a checkpoint: the first checkpoint, a checkpoint in the middle, and
-    the last checkpoint at a validation, which is usually the end of an epoch.
-    """
-    if training.kill_after:
-        return [_create_timer(seconds) for seconds in training.kill_after], []
-    triggers = _list_triggers(events)
-    if not triggers:
-        shares = [(number + 1) / (training.num_kills + 1) for number in range(training.num_kills)]
-        note = "no checkpoint was saved before the end, so each resumed run trained from the start"
-        return [_create_timer(share * duration) for share in shares], [note] * bool(shares)
-    count = min(training.num_kills, len(triggers))
-    places = {round(number * (len(triggers) - 1) / max(1, count - 1)) for number in range(count)}
-    validated = {(event.trial, event.step) for event in events if event.kind == "validation"}
-    at_epochs = [
-        index
-        for index, trigger in enumerate(triggers)
-        if (trigger.checkpoint.trial, trigger.checkpoint.step) in validated
-    ]
-    if count > 2 and at_epochs and not places & set(at_epochs):
-        places = {*sorted(places)[:-1], at_epochs[-1]}
-    notes = ["no validation before the end of training, so no kill was at the end of an epoch"] * (
-        not at_epochs
-    )
-    return [_EventMoment(home, triggers[index]) for index in sorted(places)], notes
 
 
 class _Trigger(NamedTuple):
@@ -206,30 +165,6 @@ def _list_triggers(events: Sequence[_Event]) -> list[_Trigger]:
         else:
             triggers.append(_Trigger(event, event, (later[0].time - event.time) / 2))
     return triggers
-
-
-def _create_timer(seconds: float) -> Moment:
-    return lambda elapsed: elapsed >= seconds
-
-
-class _EventMoment:
-    """The moment at which a run has written a report, or a later one of its kind."""
-
-    def __init__(self, home: Path, trigger: _Trigger) -> None:
-        self._home, self._report, self._delay = home, trigger.report, trigger.delay
-        self._earlier: frozenset[Path] | None = None
-        self._seen_at: float | None = None
-
-    def __call__(self, elapsed: float) -> bool:
-        if self._earlier is None:  # the first call of its run
-            self._earlier = frozenset(_list_logs(self._home))
-        report = self._report
-        if self._seen_at is None and any(
-            (event.trial, event.kind) == (report.trial, report.kind) and event.step >= report.step
-            for event in _read_events(self._home, self._earlier)
-        ):
-            self._seen_at = elapsed
-        return self._seen_at is not None and elapsed >= self._seen_at + self._delay
 
 
 @contextlib.contextmanager
@@ -276,10 +211,9 @@ def _compare_records(one: tuple[Database, Path], other: tuple[Database, Path]) -
             continue
         compared.append(f"{name}compared {files.counts} of the final checkpoint")
         if files.differences:
-            lines = [f"{part.file}: {part.tensor} {part.reason}" for part in files.differences]
             return CheckResult(
                 difference=f"{name}the final checkpoint differs",
-                details=tuple(lines[:_MAX_NAMES]),
+                details=files.differences[:_MAX_NAMES],
                 compared=tuple(compared),
             )
     return CheckResult(compared=tuple(compared), notes=tuple(notes))
