@@ -51,11 +51,13 @@ TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Output of sessions that run in the background.
 LOGS = Path("build/logs")
-TORCH_FAULTS = "plugins/replay/tests/test_torch_faults.py"
+TORCH_REPLAY = (
+    "plugins/replay/tests/test_torch_check_resume.py", "plugins/replay/tests/test_torch_faults.py",
+)  # fmt: skip
 # Tests that need a framework.
 FRAMEWORK_TESTS = (
     "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
-    TORCH_FAULTS,
+    *TORCH_REPLAY,
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
@@ -322,7 +324,7 @@ def torch(session: nox.Session) -> None:
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     ):  # fmt: skip
         run_tests(
-            session, "torch", *PARALLEL, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
+            session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
             "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip

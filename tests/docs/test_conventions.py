@@ -78,6 +78,7 @@ NOT_RUN = {
         "docs/client.md",
         "docs/data.md",
         "docs/data.md",
+        "docs/data.md",
         "docs/distributed.md",
         "docs/writing-a-plugin.md",
         "examples/accelerate_torch/README.md",

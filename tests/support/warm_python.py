@@ -61,7 +61,7 @@ _PARENT_MODULES = (
 )
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})
 _PARENT_SCRIPTS = ("doc_driver.py",)
-_PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge"})
+_PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge", "check-resume"})
 # Imports that the zygote has made are not checked; tests with ``-c`` check those.
 _STRICT = ["-W", "error"]
 _PR_SET_CHILD_SUBREAPER = 36

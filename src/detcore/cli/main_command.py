@@ -67,6 +67,7 @@ COMMANDS = {
         "Show the output of the trials of an experiment.",
     ),
     "top": Lazy(None, "Monitor running trials: steps, speed, last metrics."),
+    "check-resume": Lazy(None, "Check whether a killed and resumed run is exact."),
     "diverge": Lazy(None, "Find the first step at which two runs differ, and the cause."),
     "replay": Lazy(None, "Repeat steps of a run, and compare them with the run."),
     "report": Lazy(None, "Write a report of an experiment as one HTML file."),
@@ -107,6 +108,7 @@ COMMANDS = {
 # Alternative names that help does not list.
 ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "check-resume": "detcore-replay",
     "data": "detcore-replay",
     "database": "detcore-server",
     "diverge": "detcore-replay",

@@ -14,8 +14,9 @@ __all__ = ["detcore_register_commands"]
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore replay``, ``diverge`` and ``data``."""
+    """Register the commands of this distribution."""
+    from detcore_replay.commands.check_command import check_resume
     from detcore_replay.commands.data_command import data_group
     from detcore_replay.commands.replay_commands import diverge, replay
 
-    return [replay, diverge, data_group]
+    return [replay, diverge, check_resume, data_group]

@@ -1,1 +1,1 @@
-"""The commands ``detcore replay``, ``diverge`` and ``data``, and their output."""
+"""The commands ``detcore check-resume``, ``replay``, ``diverge`` and ``data``, and their output."""

@@ -10,6 +10,7 @@ from detcore.cli import print_line
 if TYPE_CHECKING:
     from detcore_replay.diverge.digest_comparison import Difference
     from detcore_replay.diverge.first_difference import CheckedSteps, Divergence
+    from detcore_replay.resume_check.check_result import CheckResult
 
 
 _MAX_SETTINGS = 12
@@ -18,7 +19,7 @@ _MAX_TENSORS = 4
 _MAX_WIDTH = 76
 
 
-def to_document(result: Divergence | CheckedSteps) -> dict[str, Any]:
+def to_document(result: Divergence | CheckedSteps | CheckResult) -> dict[str, Any]:
     """Return a result as JSON values."""
     return {"is_equal": result.is_equal, **dataclasses.asdict(result)}
 

@@ -104,9 +104,7 @@ def name_tensors(
         found = dataclasses.replace(found, kind="model")
     for name in found.tensors:
         values = (
-            None
-            if name.startswith(_RANDOM)
-            else _measure_difference(one.get(name), other.get(name))
+            None if name.startswith(_RANDOM) else measure_difference(one.get(name), other.get(name))
         )
         if values is not None:
             measured.append((name, *values))
@@ -119,7 +117,7 @@ def _list_common_steps(one: DigestedRun, other: DigestedRun, after: int, until: 
     return sorted(step for step in steps if after < step <= until)
 
 
-def _measure_difference(one: Any, other: Any) -> tuple[float, float, float] | None:
+def measure_difference(one: Any, other: Any) -> tuple[float, float, float] | None:
     """Return the largest difference of an element, and both values."""
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return None
