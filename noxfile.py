@@ -54,8 +54,8 @@ LOGS = Path("build/logs")
 TORCH_FAULTS = "plugins/replay/tests/test_torch_faults.py"
 # Tests that need a framework.
 FRAMEWORK_TESTS = (
-    "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
-    TORCH_FAULTS,
+    "tests/corpus", "tests/examples", "tests/loops", "tests/example_plugins",
+    "plugins/horovod/tests/with_horovod", TORCH_FAULTS,
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
@@ -287,7 +287,7 @@ def types(session: nox.Session) -> None:
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
         "plugins/horovod/tests", "plugins/testing/tests", "plugins/replay/tests",
-        "--exclude", "tests/examples",
+        "--exclude", "tests/examples", "--exclude", "tests/corpus/scripts",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
@@ -323,7 +323,8 @@ def torch(session: nox.Session) -> None:
     ):  # fmt: skip
         run_tests(
             session, "torch", *PARALLEL, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
-            "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
+            "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
+            "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip
 
@@ -335,7 +336,7 @@ def tensorflow_old(session: nox.Session) -> None:
     install_horovod(session)
     run_tests(
         session, "keras-2", *PARALLEL, "plugins/keras/tests", half_option(session, 0),
-        "tests/benchmarks", "plugins/horovod/tests/with_horovod",
+        "tests/benchmarks", "tests/corpus", "plugins/horovod/tests/with_horovod",
         "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
@@ -350,7 +351,7 @@ def tensorflow(session: nox.Session) -> None:
     install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *PARALLEL, "plugins/keras/tests", half_option(session, 1),
-        "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
+        "tests/corpus", "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
         f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
         *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
@@ -359,6 +360,13 @@ def tensorflow(session: nox.Session) -> None:
         f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Compare killed PyTorch trials with uninterrupted trials on one CUDA device."""
+    session.install(*CORE, *TORCH, "torch")
+    session.run("python", "tests/corpus/corpus_runs.py", "--gpu", *session.posargs)
 
 
 @nox.session(venv_backend="none")
