@@ -8,7 +8,7 @@ detcore, with the same kills, as a control.
     python tests/corpus/corpus_runs.py [--only NAME ...] [--no-control] [--write]
 
 ``--write`` merges the results into ``results.json`` beside this file, and writes ``RESULTS.md`` and
-the table in ``docs/testing.md``.
+the table in ``docs/data.md``.
 """
 
 from __future__ import annotations

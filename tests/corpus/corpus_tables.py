@@ -18,7 +18,7 @@ RESULTS = HERE / "results.json"
 # Receives a row for each script.
 FULL_TABLE = HERE / "RESULTS.md"
 # Receives a row for each way to use detcore, between the marks below.
-PAGE = HERE.parents[1] / "docs" / "testing.md"
+PAGE = HERE.parents[1] / "docs" / "data.md"
 START, END = "<!-- table: corpus -->", "<!-- end of table -->"
 TITLES = {
     "pytorch_trial": "`PyTorchTrial`",

@@ -54,6 +54,8 @@ def _add_state(value: Any, parts: list[bytes]) -> bool:
         value = value.float() if value.dtype.is_floating_point else value
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         array = np.asarray(value)
+        if array.dtype.hasobject:
+            return False
         parts += [str(array.dtype).encode(), str(array.shape).encode(), array.tobytes()]
         return True
     if isinstance(value, bool | int | float | str | None):
