@@ -2,8 +2,8 @@
 
 Each script runs to its end, and a second time with three kills: at the second batch, within an
 epoch, and at the end of an epoch. Weights, optimizers, averages, printed results and validation
-metrics are compared bit for bit. Scripts of libraries that resume by themselves also run without
-detcore, with the same kills, as a control.
+metrics are compared bit for bit. Scripts of libraries with a resume also run without detcore, with
+the same kills, as a control.
 
     python tests/corpus/corpus_runs.py [--only NAME ...] [--no-control] [--write]
 
@@ -58,12 +58,14 @@ CONFIG: dict[str, Any] = {
     "max_restarts": 0,
 }
 PROCESS_TIMEOUT_S = 400
+# A script that stops early may end before the last kill.
+MIN_KILLS = 2
 # Files of a checkpoint with the state of training.
 STATE_FILES = re.compile(
     r"(\.safetensors|\.npz|/optimizer(-\d+)?\.json|/torch\.json|/worker\.json|/rng\.json"
     r"|/callbacks\.json|\.data-00000-of-00001)$"
 )
-# Warnings that name what a resumed run will not repeat.
+# Warnings about state that a resumed run does not repeat.
 WARNING = re.compile(r"[^\n]*(?:cannot contain|cannot be saved|is not saved|other numbers)[^\n]*")
 
 
@@ -85,12 +87,14 @@ class Outcome:
         name: Directory and name of the script.
         status: One of the constants of `Status`.
         detail: Message of a refusal or report, or what differs.
+        kills: Number of processes that were killed.
         alone: How the library resumes without detcore; empty if it was not run.
     """
 
     name: str
     status: str
     detail: str = ""
+    kills: int = 0
     alone: str = ""
 
 
@@ -286,17 +290,17 @@ def check_script(script: CorpusScript, folder: Path, *, control: bool = False) -
 
 
 def _compare_runs(script: CorpusScript, folder: Path, *, alone: bool) -> Outcome:
-    whole = ScriptRun(script, folder / "whole", alone=alone)
-    if (code := whole.start()) != 0:
-        is_refused = whole.count_batches() == 0 and any(
-            name in whole.output for name in errors.__all__
+    uninterrupted = ScriptRun(script, folder / "whole", alone=alone)
+    if (code := uninterrupted.start()) != 0:
+        is_refused = uninterrupted.count_batches() == 0 and any(
+            name in uninterrupted.output for name in errors.__all__
         )
         status = Status.REFUSED if is_refused else Status.BROKEN
-        return Outcome(name=script.name, status=status, detail=_find_error(whole, code))
+        return Outcome(name=script.name, status=status, detail=_find_error(uninterrupted, code))
     killed = ScriptRun(script, folder / "killed", alone=alone)
-    earlier = 0
-    for moment in [*_list_moments(script, whole), 0]:
-        kill_at = _find_relative_batch(whole, killed, moment) if moment else 0
+    kills = earlier = 0
+    for moment in [*_list_moments(script, uninterrupted), 0]:
+        kill_at = _find_relative_batch(uninterrupted, killed, moment) if moment else 0
         # The library's own checkpoints have no common form.
         code = killed.start(max(1, moment - earlier) if alone and moment else kill_at)
         earlier = moment
@@ -304,39 +308,45 @@ def _compare_runs(script: CorpusScript, folder: Path, *, alone: bool) -> Outcome
             break
         if not moment or not (code == -signal.SIGKILL or "SIGKILL" in killed.outputs[-1]):
             detail = _find_error(killed, code)
-            return Outcome(name=script.name, status=Status.REPORTED, detail=detail)
-    return _compare_results(script, whole, killed, alone=alone)
+            return Outcome(name=script.name, status=Status.REPORTED, detail=detail, kills=kills)
+        kills += 1
+    outcome = _compare_results(script, uninterrupted, killed, alone=alone)
+    if kills < MIN_KILLS:
+        outcome = dataclasses.replace(
+            outcome, status=Status.BROKEN, detail=f"it was killed {kills} times"
+        )
+    return dataclasses.replace(outcome, kills=kills)
 
 
 def _compare_results(
-    script: CorpusScript, whole: ScriptRun, killed: ScriptRun, *, alone: bool
+    script: CorpusScript, uninterrupted: ScriptRun, killed: ScriptRun, *, alone: bool
 ) -> Outcome:
-    expected, result = whole.read_result(), killed.read_result()
+    expected, result = uninterrupted.read_result(), killed.read_result()
     if not expected:
         return Outcome(name=script.name, status=Status.BROKEN, detail="it leaves no result")
-    # A variable of the resumed script alone is what it has read from its checkpoint.
+    # Only the resumed script has variables with the content of its checkpoint.
     names = [name for name in expected if expected[name] != result.get(name)]
     if not names:
         return Outcome(name=script.name, status=Status.EXACT)
     difference = "" if alone else killed.read_difference()
-    warning = WARNING.search(whole.output + killed.output)
+    warning = WARNING.search(uninterrupted.output + killed.output)
     detail = difference or (warning[0].strip() if warning else "")
     status = Status.REPORTED if detail and not alone else Status.SILENT
     return Outcome(name=script.name, status=status, detail=f"{', '.join(names[:4])}: {detail}")
 
 
-def _list_moments(script: CorpusScript, whole: ScriptRun) -> list[int]:
+def _list_moments(script: CorpusScript, uninterrupted: ScriptRun) -> list[int]:
     """Return the batches of the kills, counted from the start of training."""
-    batches, epochs = whole.count_batches(), int(script.read_setting("EPOCHS") or 1)
+    batches, epochs = uninterrupted.count_batches(), int(script.read_setting("EPOCHS") or 1)
     end_of_epoch = batches * max(epochs - 1, 1) // epochs
     return [2, round(0.45 * batches), max(end_of_epoch, round(0.45 * batches) + 1) + 1]
 
 
-def _find_relative_batch(whole: ScriptRun, killed: ScriptRun, batch: int) -> int:
+def _find_relative_batch(uninterrupted: ScriptRun, killed: ScriptRun, batch: int) -> int:
     """Return the batch of a kill, counted from the start of the process."""
-    length = whole.read_progress()
-    done = whole.count_batches() * killed.read_progress() / length if length else 0
-    return max(1, batch - round(done))
+    length = uninterrupted.read_progress()
+    num_saved = uninterrupted.count_batches() * killed.read_progress() / length if length else 0
+    return max(1, batch - round(num_saved))
 
 
 def _find_error(run: ScriptRun, code: int) -> str:
@@ -385,7 +395,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names")
     parser.add_argument("--no-control", action="store_true", help="leave out the libraries alone")
     parser.add_argument(
-        "--gpu", action="store_true", help="only the scripts for a GPU; fails if there is none"
+        "--gpu", action="store_true", help="only the scripts for a GPU; fails without a CUDA device"
     )
     parser.add_argument("--write", action="store_true", help="write the results and the tables")
     options = parser.parse_args()

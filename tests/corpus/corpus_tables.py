@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from corpus_runs import Outcome, Status
 
@@ -42,7 +43,7 @@ def write_results(outcomes: Sequence[Outcome], environment: str) -> None:
         outcomes: Outcomes of this run.
         environment: Versions of the frameworks. Results of other environments are kept.
     """
-    documents: dict[str, dict[str, dict[str, str]]] = {}
+    documents: dict[str, dict[str, dict[str, Any]]] = {}
     if RESULTS.exists():
         documents = json.loads(RESULTS.read_text())
     rows = documents.setdefault(environment, {})
@@ -51,28 +52,28 @@ def write_results(outcomes: Sequence[Outcome], environment: str) -> None:
     RESULTS.write_text(json.dumps(documents, indent=1, sort_keys=True) + "\n")
     FULL_TABLE.write_text("\n".join(_list_lines(documents)) + "\n")
     text = PAGE.read_text()
-    first, rest = text.split(START)
+    before, after = text.split(START)
     table = "\n".join(_list_groups([row for part in documents.values() for row in part.values()]))
-    PAGE.write_text(f"{first}{START}\n{table}\n{END}{rest.split(END)[1]}")
+    PAGE.write_text(f"{before}{START}\n{table}\n{END}{after.split(END)[1]}")
 
 
-def _list_lines(documents: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[str]:
+def _list_lines(documents: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     lines = ["# Results of the corpus", "", "`corpus_runs.py --write` writes this file."]
     for environment, rows in documents.items():
         lines += [
             "",
             f"## {environment}",
             "",
-            "| script | result | library alone |",
-            "|---|---|---|",
+            "| script | kills | result | library alone |",
+            "|---|---|---|---|",
         ]
         for row in rows.values():
             result = row["status"] + (f": {_shorten(row['detail'])}" if row["detail"] else "")
-            lines.append(f"| {row['name']} | {result} | {row['alone']} |")
+            lines.append(f"| {row['name']} | {row['kills']} | {result} | {row['alone']} |")
     return lines
 
 
-def _list_groups(rows: Sequence[Mapping[str, str]]) -> list[str]:
+def _list_groups(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"| scripts with | {' | '.join(COLUMNS)} | exact with the library alone |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Replace detcore's functions by what a library offers to resume by itself, as a control.
+"""Replace detcore's functions by the resume of a library, as a control.
 
 The scripts of the corpus stay unchanged: their `fit`, `train` and `training` become the loops that
 the libraries' documentation shows, with the libraries' own checkpoints.

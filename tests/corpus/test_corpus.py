@@ -12,7 +12,7 @@ SAMPLE = (
     "core_api/numpy_momentum", "estimator/dropout_classifier", "keras_trial/unfreeze_layers",
     "lightning/manual_gan", "pytorch_trial/curriculum",
 )  # fmt: skip
-# Scripts that are not exact, and a part of what they print.
+# Scripts that are not exact, with a part of the message.
 REFUSED = {
     "lightning/iterable_stream": "an IterableDataset without state_dict and load_state_dict",
 }
