@@ -123,11 +123,12 @@ class CorpusScript:
         """Whether `detcore run` trains a class of it."""
         return self.family in TRIALS
 
-    @property
-    def event(self) -> str:
-        """The event that `kill_points` counts."""
-        if self.family in ("core_api", "keras"):
-            return "batch" if self.family == "core_api" else "keras"
+    def choose_event(self, *, alone: bool) -> str:
+        """Return the event that `kill_points` counts."""
+        if self.family == "keras":
+            return "keras" if alone else "report"
+        if self.family == "core_api":
+            return "batch"
         return "report" if self.family in ("estimator", "keras_trial") else "optimizer"
 
     @property
@@ -173,7 +174,8 @@ class ScriptRun:
         """Run or resume the script in a new process, and return its exit code."""
         variables = {
             "CORPUS_SUPPORT": str(HERE), "CORPUS_FOLDER": str(self._folder),
-            "CORPUS_EVENT": self._script.event, "CORPUS_KILL_AT": str(kill_at),
+            "CORPUS_EVENT": self._script.choose_event(alone=self._alone),
+            "CORPUS_KILL_AT": str(kill_at),
             "CORPUS_ALONE": "1" if self._alone else "",
         }  # fmt: skip
         command: list[object] = [HERE / "start_script.py", self._script.path]

@@ -42,5 +42,5 @@ model = keras.Sequential(
     ]
 )
 model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
-history = detcore_keras.fit(model, Images(images, labels), epochs=EPOCHS, verbose=0)
+history = detcore_keras.fit(model, Images(images, labels), epochs=EPOCHS, save_every=4, verbose=0)
 print("final", history.history["loss"])

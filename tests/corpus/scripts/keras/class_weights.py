@@ -32,6 +32,7 @@ history = detcore_keras.fit(
     y,
     batch_size=16,
     epochs=EPOCHS,
+    save_every=4,
     class_weight={0: 1.0, 1: 4.0},
     shuffle=False,
     callbacks=[Swap()],

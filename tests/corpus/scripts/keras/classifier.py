@@ -23,6 +23,13 @@ model.compile(
     metrics=["accuracy"],
 )
 history = detcore_keras.fit(
-    model, x[:96], y[:96], batch_size=16, epochs=EPOCHS, validation_data=(x[96:], y[96:]), verbose=0
+    model,
+    x[:96],
+    y[:96],
+    batch_size=16,
+    epochs=EPOCHS,
+    save_every=4,
+    validation_data=(x[96:], y[96:]),
+    verbose=0,
 )
 print("final", {name: values[-1] for name, values in history.history.items()})

@@ -15,5 +15,7 @@ model = keras.Sequential(
     [keras.Input((4,)), keras.layers.Dense(24, activation="relu"), keras.layers.Dense(1)]
 )
 model.compile(keras.optimizers.Adam(0.01, clipnorm=1.0), "huber")
-history = detcore_keras.fit(model, data, epochs=EPOCHS, validation_data=data.take(2), verbose=0)
+history = detcore_keras.fit(
+    model, data, epochs=EPOCHS, save_every=4, validation_data=data.take(2), verbose=0
+)
 print("final", history.history["loss"][-1])

@@ -37,6 +37,8 @@ model = keras.Sequential(
 )
 model.compile(keras.optimizers.RMSprop(0.01), "mse")
 callback = AverageWeights()
-detcore_keras.fit(model, x, y, batch_size=16, epochs=EPOCHS, callbacks=[callback], verbose=0)
+detcore_keras.fit(
+    model, x, y, batch_size=16, epochs=EPOCHS, save_every=4, callbacks=[callback], verbose=0
+)
 average = callback.average
 print("final", callback.count, model.evaluate(x, y, verbose=0))

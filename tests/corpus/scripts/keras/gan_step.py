@@ -52,6 +52,6 @@ keras.utils.set_random_seed(4)
 points = np.random.normal(2, 0.5, size=(96, 2)).astype("float32")
 model = GAN()
 model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01))
-history = detcore_keras.fit(model, points, batch_size=16, epochs=EPOCHS, verbose=0)
+history = detcore_keras.fit(model, points, batch_size=16, epochs=EPOCHS, save_every=4, verbose=0)
 generator, discriminator = model.generator, model.discriminator
 print("final", history.history["g_loss"][-1], history.history["d_loss"][-1])

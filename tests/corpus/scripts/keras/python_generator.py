@@ -18,5 +18,7 @@ def batches():
 keras.utils.set_random_seed(10)
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-history = detcore_keras.fit(model, batches(), steps_per_epoch=6, epochs=EPOCHS, verbose=0)
+history = detcore_keras.fit(
+    model, batches(), steps_per_epoch=6, epochs=EPOCHS, save_every=4, verbose=0
+)
 print("final", history.history["loss"])

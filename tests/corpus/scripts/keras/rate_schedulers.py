@@ -38,6 +38,7 @@ detcore_keras.fit(
     y,
     batch_size=15,
     epochs=EPOCHS,
+    save_every=4,
     validation_split=0.2,
     verbose=0,
     callbacks=[

@@ -31,6 +31,7 @@ history = detcore_keras.fit(
     {"amount": amounts, "kind": kinds},
     batch_size=16,
     epochs=EPOCHS,
+    save_every=4,
     verbose=0,
     callbacks=[keras.callbacks.TerminateOnNaN()],
 )
