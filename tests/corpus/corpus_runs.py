@@ -47,6 +47,14 @@ PACKAGES = {
     "keras_trial": "tensorflow", "lightning": "lightning", "pytorch_trial": "torch",
     "transformers": "transformers",
 }  # fmt: skip
+# Modules that import the frameworks and libraries.
+PRELOADED = {
+    "torch": "detcore_torch.pytorch_controller",
+    "transformers": "detcore_torch.for_transformers",
+    "lightning": "detcore_torch.for_lightning",
+    "accelerate": "detcore_torch.for_accelerate",
+    "tensorflow": "detcore_keras.keras_controller",
+}
 CONFIG: dict[str, Any] = {
     "entrypoint": "start_trial:Trial",
     "hyperparameters": {"global_batch_size": 16, "learning_rate": 0.01},
@@ -364,11 +372,8 @@ def warm_up() -> None:
     sys.path.append(str(HERE.parent / "support"))
     import warm_python
 
-    adapters = ("for_transformers", "for_lightning", "for_accelerate", "pytorch_controller")
-    warm_python.install([
-        "torch", "tensorflow", "keras", *(f"detcore_torch.{name}" for name in adapters),
-        "detcore_keras.keras_controller", "detcore.cli.run_command", "detcore.run",
-    ])  # fmt: skip
+    names = [name for package, name in PRELOADED.items() if find_spec(package)]
+    warm_python.install([*names, "detcore.cli.run_command", "detcore.run"])
 
 
 def describe_environment() -> str:

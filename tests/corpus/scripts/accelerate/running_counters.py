@@ -15,7 +15,7 @@ x = torch.randn(96, 4)
 data = TensorDataset(torch.arange(96), x, x.sum(1, keepdim=True))
 model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
-model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, 16, shuffle=True))
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, 4, shuffle=True))
 weights = torch.ones(96)
 baseline = 1.0
 
@@ -25,7 +25,7 @@ def evaluate():
         return {"val_loss": nn.functional.mse_loss(model(x), data.tensors[2]).item()}
 
 
-with training(accelerator, loader, validate=evaluate, epochs=EPOCHS, save_every=4) as run:
+with training(accelerator, loader, validate=evaluate, epochs=EPOCHS, save_every=25) as run:
     for index, features, target in run:
         losses = (model(features) - target).pow(2).squeeze(1)
         loss = (losses * weights[index]).mean() / baseline
