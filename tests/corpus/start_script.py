@@ -49,10 +49,11 @@ def _add_state(value: Any, parts: list[bytes]) -> bool:
         return True
     if hasattr(value, "get_params") and hasattr(value, "fit"):
         return _add_state({k: v for k, v in vars(value).items() if k.endswith("_")}, parts)
-    if hasattr(value, "detach"):
+    if hasattr(value, "requires_grad"):
         value = value.detach().cpu().contiguous()
         value = value.float() if value.dtype.is_floating_point else value
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    is_symbolic = type(value).__name__ == "KerasTensor"
+    if hasattr(value, "dtype") and hasattr(value, "shape") and not is_symbolic:
         array = np.asarray(value)
         if array.dtype.hasobject:
             return False
