@@ -56,8 +56,8 @@ TORCH_REPLAY = (
 )  # fmt: skip
 # Tests that need a framework.
 FRAMEWORK_TESTS = (
-    "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
-    *TORCH_REPLAY,
+    "tests/corpus", "tests/examples", "tests/loops", "tests/example_plugins",
+    "plugins/horovod/tests/with_horovod", *TORCH_REPLAY,
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
@@ -289,7 +289,7 @@ def types(session: nox.Session) -> None:
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
         "plugins/horovod/tests", "plugins/testing/tests", "plugins/replay/tests",
-        "--exclude", "tests/examples",
+        "--exclude", "tests/examples", "--exclude", "tests/corpus/scripts",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
@@ -324,8 +324,9 @@ def torch(session: nox.Session) -> None:
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     ):  # fmt: skip
         run_tests(
-            session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
-            "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
+            session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY,
+            TORCH_EXAMPLES, "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
+            "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip
 
@@ -337,7 +338,7 @@ def tensorflow_old(session: nox.Session) -> None:
     install_horovod(session)
     run_tests(
         session, "keras-2", *PARALLEL, "plugins/keras/tests", half_option(session, 0),
-        "tests/benchmarks", "plugins/horovod/tests/with_horovod",
+        "tests/benchmarks", "tests/corpus", "plugins/horovod/tests/with_horovod",
         "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
@@ -352,7 +353,7 @@ def tensorflow(session: nox.Session) -> None:
     install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR)
     run_tests(
         session, "keras-3", *PARALLEL, "plugins/keras/tests", half_option(session, 1),
-        "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
+        "tests/corpus", "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
         f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
         *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
@@ -361,6 +362,13 @@ def tensorflow(session: nox.Session) -> None:
         f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Compare killed PyTorch trials with uninterrupted trials on one CUDA device."""
+    session.install(*CORE, *TORCH, "torch")
+    session.run("python", "tests/corpus/corpus_runs.py", "--gpu", *session.posargs)
 
 
 @nox.session(venv_backend="none")

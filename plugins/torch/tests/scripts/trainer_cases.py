@@ -72,6 +72,11 @@ class Average(TrainerCallback):
         self.generator = random.Random(5)
         self.rank_generator = random.Random(int(os.environ.get("RANK", "0")))
         self.rank_draws = []
+        self.epoch_generator = random.Random(6)
+        self.epoch_draws = []
+
+    def on_epoch_begin(self, args, state, control, **_):
+        self.epoch_draws.append(self.epoch_generator.random())
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
         self.trainer, self.optimizer = trainer, optimizer  # saved elsewhere
@@ -137,7 +142,7 @@ class Summary:
     def state_dict(self):
         state = trainer.state
         names = (
-            "shadow", "history", "num_bad", "rank_draws", "_steps",
+            "shadow", "history", "num_bad", "rank_draws", "epoch_draws", "_steps",
             "early_stopping_patience_counter",
         )  # fmt: skip
         return {

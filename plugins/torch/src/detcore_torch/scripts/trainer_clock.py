@@ -98,6 +98,8 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._callbacks.note_objects()
         self._created = self._make_state().list_objects()
         if self._run.checkpoint is not None:
+            if state.epoch != int(state.epoch):
+                self._begin_epoch_again()
             self._restore_checkpoint(self._run.checkpoint)
         with preserved_generators():
             if self._resumed_generators is not None:
@@ -280,6 +282,26 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             self._generators = captured_generators()
         if decision.step is Step.STOP:
             control.should_training_stop = True
+
+    def _begin_epoch_again(self) -> None:
+        """Call the callbacks' `on_epoch_begin` for an interrupted epoch, before the restore.
+
+        The trainer calls it again in each process that resumes in an epoch. Its changes, such as a
+        learning rate or a random draw, must not be added to the restored state.
+        """
+        trainer, handler = self._trainer, self._trainer.callback_handler
+        handler.callbacks.remove(self)
+        handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+        handler.callbacks.append(self)
+
+        def begin_epoch(
+            args: TrainingArguments, state: TrainerState, control: TrainerControl
+        ) -> TrainerControl:
+            del handler.on_epoch_begin  # the next epoch is called as usual
+            self.on_epoch_begin(args, state, control)
+            return control
+
+        handler.on_epoch_begin = begin_epoch
 
     def _is_validation_missing(self) -> bool:
         """Whether the clock requests a checkpoint before the validation at the same step.
