@@ -324,10 +324,9 @@ def torch(session: nox.Session) -> None:
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     ):  # fmt: skip
         run_tests(
-            session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY,
-            TORCH_EXAMPLES, "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
-            "tests/benchmarks",
-            *session.posargs,
+            session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
+            "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
+            "tests/benchmarks", *session.posargs,
         )  # fmt: skip
 
 

@@ -124,9 +124,7 @@ def check_parts(
     lines = _list_differences(saved["parts"], parts)
     # An attribute that only the restore has changed, such as a count of restores, is not state.
     shared = {
-        name: part
-        for name, part in live().items()
-        if part is not None and name in saved["live"]
+        name: part for name, part in live().items() if part is not None and name in saved["live"]
     }
     lines += _list_differences(saved["live"], _describe_parts(shared))
     if lines:

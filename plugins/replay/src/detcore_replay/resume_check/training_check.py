@@ -296,8 +296,8 @@ def _read_parts(folder: Path) -> dict[str, int]:
     parts = {}
     for path in sorted(folder.rglob(_AUDIT)):
         place = path.parent.relative_to(folder)
-        for name, (_, _, digest) in json.loads(path.read_text(encoding="utf-8"))["parts"].items():
-            parts[name if place == Path() else f"{place}/{name}"] = int(digest, 16)
+        for name, part in json.loads(path.read_text(encoding="utf-8"))["parts"].items():
+            parts[name if place == Path() else f"{place}/{name}"] = int(part[2], 16)
     return parts
 
 
