@@ -16,9 +16,9 @@ import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
 
 import detcore_keras
+from detcore.checkpoint.restore_audit import audited, check_restored
 from detcore.errors import InexactResumeError
 from detcore.trial import AttributeTracker
-from detcore.checkpoint.restore_audit import audited, check_restored
 from detcore_keras import keras_controller
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer
 from detcore_keras.data.array_feed import ArrayFeed

@@ -17,9 +17,9 @@ import torch
 from _lab import Lab, LineTrial
 from torch.nn import functional
 
+from detcore.checkpoint.restore_audit import audited, check_restored
 from detcore.errors import InexactResumeError
 from detcore.trial import AttributeTracker
-from detcore.checkpoint.restore_audit import audited, check_restored
 from detcore_torch import LRScheduler, PyTorchCallback
 from detcore_torch.callbacks import Callbacks
 from detcore_torch.data.data_loader import BatchStream
