@@ -67,6 +67,7 @@ class SequenceLoader:
         self._processes: ItemProcesses | None = None
         self.epochs_ended = 0
         self._first_generators = [generator.get_state() for generator in find_generators(sequence)]
+        self._first_numbers = self._list_numbers()
 
     def read_items(self, indices: Iterable[int]) -> Generator[Any, None, None]:
         """Yield the items of the current epoch at some indices, in that order.
@@ -107,6 +108,11 @@ class SequenceLoader:
             "epochs_ended": self.epochs_ended,
             "first_generators": self._first_generators,
             "generators": [generator.get_state() for generator in find_generators(self._sequence)],
+            "numbers": {
+                name: number
+                for name, number in self._list_numbers().items()
+                if number != self._first_numbers.get(name)
+            },
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -119,6 +125,12 @@ class SequenceLoader:
         while self.epochs_ended < state["epochs_ended"]:
             self.end_epoch()
         self._set_generators(state["generators"])  # ``on_epoch_end`` may have replaced them
+        vars(self._sequence).update(state["numbers"])
+
+    def _list_numbers(self) -> dict[str, int | float]:
+        """Return the attributes that the calling thread may change, such as a count of batches."""
+        attributes = getattr(self._sequence, "__dict__", {}) if self._workers == 0 else {}
+        return {name: value for name, value in attributes.items() if type(value) in (int, float)}
 
     def _set_generators(self, states: Sequence[Any]) -> None:
         generators = find_generators(self._sequence)

@@ -253,7 +253,7 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
     existing sample weights are multiplied.
     """
     size = max(int(label) for label in class_weight) + 1
-    factors = [float(class_weight.get(label, 1.0)) for label in range(size)]
+    factors = [float(class_weight.get(label, 1.0)) for label in range(size + 1)]
 
     def add_weights(data: Any) -> Any:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -268,7 +268,7 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
             flat = tf.squeeze(y, axis=-1) if y.shape.rank is not None and y.shape.rank >= 2 else y
             rounded = tf.round(flat) if flat.dtype.is_floating else flat
             labels = tf.cast(rounded, tf.int32)
-        weights = tf.gather(tf.constant(factors, tf.float32), labels)
+        weights = tf.gather(tf.constant(factors, tf.float32), tf.minimum(labels, size))
         if sample_weight is not None:
             weights = tf.cast(weights, sample_weight.dtype) * tf.reshape(
                 sample_weight, tf.shape(weights)
