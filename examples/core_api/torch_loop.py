@@ -6,7 +6,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from detcore import core
 from detcore.data import IndexSampler
@@ -38,11 +37,12 @@ def train(context: core.Context, *, learning_rate: float, global_batch_size: int
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     steps = restore(context, model, optimizer)
+    context.watch_state(lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
     replica = model
     if size > 1:
         init_method = f"file://{context.info.trial_dir}/gloo-{context.info.run_id}"
         distributed.init_process_group("gloo", init_method, rank=rank, world_size=size)
-        replica = DistributedDataParallel(model)
+        replica = nn.parallel.DistributedDataParallel(model)
     sampler = IndexSampler(
         NUM_TRAINING, global_batch_size // size, shuffle=True, seed=seed, rank=rank, world_size=size
     )
@@ -50,6 +50,7 @@ def train(context: core.Context, *, learning_rate: float, global_batch_size: int
         while steps < operation.length:
             torch.manual_seed(seed + steps * size + rank)  # dropout depends only on the step
             batch = sampler.batch(steps)
+            context.train.digest_batch(steps + 1, batch)
             loss = nn.functional.cross_entropy(replica(x[batch]), y[batch])
             optimizer.zero_grad()
             loss.backward()

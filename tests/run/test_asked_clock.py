@@ -38,6 +38,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
         controller._digests = clock.digests
         if folder is not None:
             controller.restore(folder)
+            controller._weights += info.hparams.get("fault", 0)
     clock.watch(controller.state_tensors)
     kill_at = info.hparams.get("kill_at")
     metrics = {}
@@ -128,6 +129,20 @@ def test_killed_script_resumes_like_a_trial(detcore: Detcore, folder: Path, slot
         assert len(database.list_runs(2)) == 2, "it was not killed"
     described = detcore.run_checked("trial", "describe", 2).stdout
     assert "resumed at batch 15; batches 16 to 20 are trained again: identical" in described
+
+
+def test_inexact_restore_ends_the_trial(detcore: Detcore, folder: Path) -> None:
+    script = detcore.config(
+        **PERIODS,
+        hyperparameters__kill_at=23,
+        hyperparameters__fault=1,
+        entrypoint="python3 train.py",
+        max_restarts=3,
+    )
+    failed = detcore.run_failing("run", script, folder)
+    assert "model.weights was saved and not restored" in failed.output
+    with detcore.database() as database:
+        assert len(database.list_runs(1)) == 2, "it was started again"
 
 
 @pytest.mark.soak

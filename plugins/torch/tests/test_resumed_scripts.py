@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from _killed_scripts import SCRIPTS, Script, Signal
 
+from detcore.data import StepDigests, read_digests
 from detcore.records import Database
+from detcore_torch.scripts.step_log import StepLog
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
 KILL = Signal(58, needs_checkpoint=True)
@@ -57,3 +61,38 @@ def test_unsaved_generator_is_reported(tmp_path: Path) -> None:
     assert script.run() == 0
     (record,) = read_resumes(script)
     assert record["difference"]["kind"] == "loss", record
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> StepDigests:
+    return StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0, every=10)
+
+
+def test_complete_steps_are_written_without_reports(
+    digests: StepDigests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = StepLog(SimpleNamespace(digests=digests))  # type: ignore[arg-type]  # all that it reads
+    monkeypatch.setattr("detcore_torch.scripts.step_log._FLUSH_INTERVAL_S", 0.0)
+    for step in range(1, 31):
+        log.log_batch(step, {"x": torch.ones(2)}, [step])
+        log.log_losses(step, [torch.tensor(0.5), "text", torch.ones(3)])
+    recorded = read_digests(tmp_path)
+    assert recorded is not None
+    assert list(recorded.steps) == [10, 20], "the process may be killed in step 30"
+    assert all(all(row) for row in recorded.steps.values())
+
+
+def test_all_batches_of_a_step_are_digested(digests: StepDigests, tmp_path: Path) -> None:
+    log = StepLog(SimpleNamespace(digests=digests))  # type: ignore[arg-type]  # all that it reads
+    for step, second in ((10, 2.0), (20, 2.0), (30, 3.0)):
+        for value in (1.0, second):
+            log.log_batch(step, torch.tensor([value]))
+            log.log_losses(step, [value])
+    digests.close()
+    recorded = read_digests(tmp_path)
+    assert recorded is not None
+    assert recorded.steps[10] == recorded.steps[20]
+    assert all(
+        first == second == 0 or first != second
+        for first, second in zip(recorded.steps[10], recorded.steps[30], strict=True)
+    )
