@@ -80,8 +80,10 @@ def read_live_state(objects: SavedObjects) -> dict[str, Any]:
                 path = _name_array("model", index, f"{name}.{attribute}")
                 values |= read_values(value, path)
     for index, scaler in enumerate(objects.scalers):
-        values[_name_array("scaler", index, "scale")] = scaler.get_scale()
-        values[_name_array("scaler", index, "growth_tracker")] = scaler._get_growth_tracker()
+        for name in ("get_scale", "_get_growth_tracker"):  # a scaler of another kind has neither
+            if hasattr(scaler, name):
+                part = name.rpartition("get_")[2]
+                values[_name_array("scaler", index, part)] = getattr(scaler, name)()
     return values
 
 
