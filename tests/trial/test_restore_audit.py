@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from detcore.checkpoint.manifest_fields import AUDIT_FILE
 from detcore.checkpoint.restore_audit import audited, check_restored
+from detcore.data import StepDigests, digest_array
 from detcore.errors import InexactResumeError
+from detcore.trial import read_values
 
 STATE = {
     "random.numpy": np.arange(4),
@@ -28,8 +31,19 @@ class Controller:
         return {name: value for name, value in self.state.items() if value is not None}
 
 
-def save(folder: Path) -> None:
-    assert audited(Controller(), lambda path: None)(folder) is None
+class LiveController(Controller):
+    """With flags and attributes beside its tensors."""
+
+    def __init__(self, **live: Any) -> None:
+        super().__init__()
+        self.live = live
+
+    def live_state(self) -> dict[str, Any]:
+        return self.live
+
+
+def save(folder: Path, controller: Controller | None = None) -> None:
+    assert audited(controller or Controller(), lambda path: None)(folder) is None
     assert (folder / AUDIT_FILE).exists()
 
 
@@ -54,6 +68,7 @@ def test_equal_state_passes(tmp_path: Path, changes: Any) -> None:
             r"saved as float32 \[2, 3\] and is float32 \[3, 2\] now",
         ),
         ({"model__weight": np.zeros((2, 3))}, r"is float64 \[2, 3\] now"),
+        ({"model__weight": np.zeros((3, 2), np.float32).T}, r"strides \[\], and has \[\[4, 8\]\]"),
         ({f"part{i}": np.ones(1) for i in range(8)}, "and 3 more parts"),
     ],
 )
@@ -70,3 +85,66 @@ def test_checkpoints_without_digests_are_accepted(tmp_path: Path) -> None:
     check_restored(Controller(), None, reaction="fail")
     audited(object(), lambda path: None)(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("live", "message"),
+    [
+        ({"wait": 0}, "wait was saved and not restored: it was 3 and is 0"),
+        ({"wait": 3.0}, r"wait was saved and not restored: it was 3 and is 3\.0"),
+        ({"wait": 3, "text": "x" * 200}, "text was saved and not restored: its values differ"),
+        ({}, "wait was saved and not restored: it is missing"),
+    ],
+)
+def test_differing_attribute_is_named(tmp_path: Path, live: dict[str, Any], message: str) -> None:
+    save(tmp_path, LiveController(wait=3, text="y" * 200))
+    with pytest.raises(InexactResumeError, match=message):
+        check_restored(LiveController(**{"text": "y" * 200, **live}), tmp_path, reaction="warn")
+
+
+def test_attribute_that_only_the_restore_changes_is_ignored(tmp_path: Path) -> None:
+    save(tmp_path, LiveController(wait=3))
+    check_restored(LiveController(wait=3, restores=1), tmp_path, reaction="fail")
+
+
+def test_unsaved_part_is_an_error_only_if_configured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, LiveController(stream=None))
+    check_restored(LiveController(), tmp_path, reaction="warn")
+    assert "have their initial values now:\n  stream\n" in caplog.text
+    with pytest.raises(InexactResumeError, match="stream"):
+        check_restored(LiveController(), tmp_path, reaction="fail")
+
+
+def test_digests_of_the_check_are_those_of_the_first_step(tmp_path: Path) -> None:
+    save(tmp_path)
+    digests = check_restored(Controller(), tmp_path, reaction="fail")
+    assert digests == {name: digest_array(value) for name, value in STATE.items()}
+    for name, known in (("read", None), ("known", digests)):
+        with contextlib.closing(
+            StepDigests(tmp_path / f"{name}.bin", run_id=1, start_step=5)
+        ) as steps:
+            steps.watch(Controller().state_tensors, known)
+            steps.log(6, [1])
+    assert (tmp_path / "read.bin").read_bytes() == (tmp_path / "known.bin").read_bytes()
+
+
+def test_values_of_objects_are_read_by_path() -> None:
+    class Helper:
+        def __init__(self) -> None:
+            self.count = 1
+            self.rows = [np.zeros(2), {"lr": 0.1, 3: (1, 2)}]
+            self.me = self
+            self.names = {"b", "a"}
+            self.code = print
+            self.generator = np.random.default_rng(1)
+
+    values = read_values(Helper(), "trial.helper")
+    names = [name for name in values if "generator" not in name]
+    assert names == [
+        "trial.helper.count", "trial.helper.rows[0]", "trial.helper.rows[1]['lr']",
+        "trial.helper.rows[1][3]", "trial.helper.names",
+    ]  # fmt: skip
+    assert values["trial.helper.names"] == """["'a'", "'b'"]"""
+    assert any("generator['state']" in name for name in values)

@@ -457,7 +457,7 @@ class Sparse(LineTrial):
 
 def test_unsaved_part_is_named_before_training(caplog: pytest.LogCaptureFixture) -> None:
     Lab(Streaming)
-    assert "a checkpoint cannot hold the position of trial.numbers" in caplog.text
+    assert "a checkpoint cannot hold the position of the iterator trial.numbers" in caplog.text
     Lab(Sparse)
     assert "checkpoints do not contain the buffer graph of SparseBuffer" in caplog.text
 

@@ -164,9 +164,9 @@ class AttributeTracker:
         ]
         if names and self._prefix is not None:
             _logger.warning(
-                "a checkpoint cannot hold the position of %s: a resumed run starts again there. "
-                "Compute the values from the number of the batch, or use an object with state_dict "
-                "and load_state_dict",
+                "a checkpoint cannot hold the position of the iterator %s, so a resumed run starts "
+                "it from its beginning. Compute the values from the number of the batch, or use an "
+                "object with state_dict and load_state_dict",
                 ", ".join(names),
             )
 

@@ -126,7 +126,7 @@ class _Reader:
         if type(value) in PLAIN_TYPES:
             self.values[name] = "None" if value is None else value
             return
-        if depth > MAX_DEPTH or id(value) in self._visited or isinstance(value, CODE_TYPES):
+        if depth > MAX_DEPTH or id(value) in self._visited:
             return
         self._visited[id(value)] = value
         if isinstance(value, np.ndarray | np.generic):
@@ -158,6 +158,8 @@ class _Reader:
                 self.read(f"{name}[{index}]", item, depth + 1)
 
     def _read_object(self, name: str, value: Any, depth: int) -> None:
+        if isinstance(value, CODE_TYPES):
+            return
         parts = read_generator(value)
         if parts is None:
             parts = self._codec.read_parts(value)

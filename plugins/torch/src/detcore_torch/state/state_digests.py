@@ -58,10 +58,8 @@ def name_state(objects: SavedObjects) -> dict[str, np.ndarray]:
             arrays[_name_array("model", index, name)] = _to_array(tensor)
             names.setdefault(id(tensor), _name_array("", index, name).lstrip("-."))
     for index, optimizer in enumerate(objects.optimizers):
-        for part, value in list_optimizer_parts(optimizer, names).items():
-            values = read_values(value, _name_array("optimizer", index, part), codec=_ArrayCodec())
-            arrays |= values
-            arrays |= _find_misaligned(values)
+        values = _read_optimizer(optimizer, _name_array("optimizer", index, ""), names)
+        arrays |= values | _find_misaligned(values)
     for index, scheduler in enumerate(objects.schedulers):
         for part, value in list_scheduler_parts(scheduler).items():
             name = _name_array("scheduler", index, part)
@@ -82,8 +80,10 @@ def read_live_state(objects: SavedObjects) -> dict[str, Any]:
                 path = _name_array("model", index, f"{name}.{attribute}")
                 values |= read_values(value, path)
     for index, scaler in enumerate(objects.scalers):
-        values[_name_array("scaler", index, "scale")] = scaler.get_scale()
-        values[_name_array("scaler", index, "growth_tracker")] = scaler._get_growth_tracker()
+        for name in ("get_scale", "_get_growth_tracker"):  # a scaler of another kind has neither
+            if hasattr(scaler, name):
+                part = name.rpartition("get_")[2]
+                values[_name_array("scaler", index, part)] = getattr(scaler, name)()
     return values
 
 
@@ -91,9 +91,25 @@ class _ArrayCodec(TorchCodec):
     """Reads tensors with their types, shapes and strides."""
 
     def read_tensor(self, value: Any) -> np.ndarray | None:
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            return _to_array(value)
-        return None
+        return _to_array(value) if _is_strided(value) else None
+
+
+def _read_optimizer(optimizer: Any, prefix: str, names: Mapping[int, str]) -> dict[str, Any]:
+    parts = list_optimizer_parts(optimizer, names)
+    arrays: dict[str, Any] = {}
+    for key, slots in parts["state"].items():
+        name = f"{prefix}state[{key!r}]"
+        if isinstance(slots, dict) and all(map(_is_strided, slots.values())):
+            # The usual case, read without a search.
+            arrays |= {f"{name}[{slot!r}]": _to_array(value) for slot, value in slots.items()}
+        else:
+            arrays |= read_values(slots, name, codec=_ArrayCodec())
+    groups = parts["param_groups"]
+    return arrays | read_values(groups, f"{prefix}param_groups", codec=_ArrayCodec())
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _find_misaligned(values: Mapping[str, Any]) -> dict[str, int]:
