@@ -420,12 +420,12 @@ def main() -> None:
             outcomes.append(check_script(script, Path(folder) / "runs", control=control))
         seconds = time.monotonic() - started
         outcome = outcomes[-1]
+        if options.write:
+            from corpus_tables import write_results
+
+            write_results([outcome], describe_environment())
         words = [outcome.status, outcome.detail, outcome.alone and f"(alone: {outcome.alone})"]
         print(f"{script.name:36} {seconds:4.0f} s ", *filter(None, words), flush=True)
-    if options.write:
-        from corpus_tables import write_results
-
-        write_results(outcomes, describe_environment())
     if any(outcome.status in (Status.SILENT, Status.BROKEN) for outcome in outcomes):
         sys.exit(1)
 

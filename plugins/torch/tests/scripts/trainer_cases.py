@@ -147,6 +147,7 @@ class Summary:
         )  # fmt: skip
         return {
             "step": state.global_step,
+            "losses": trainer.losses,
             "best": [state.best_metric, state.best_global_step, state.best_model_checkpoint],
             "evaluations": [
                 [log["step"], log["eval_loss"]] for log in state.log_history if "eval_loss" in log

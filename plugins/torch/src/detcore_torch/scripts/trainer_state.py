@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 
 from detcore_torch.libraries import torch
@@ -15,13 +18,14 @@ from detcore_torch.state.state_files import read_tensors
 from detcore_torch.state.user_attributes import FUNCTIONS, UserAttributes, name_callbacks
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback
+    from transformers import TrainerCallback
 
     from detcore_torch.state.state_files import StateFiles
 
 
 _logger = logging.getLogger("detcore.torch")
 _BEST = "best.safetensors"
+_TRAINER = "$trainer"
 # Trainer objects that a callback may hold, and whose state is saved elsewhere.
 _SHARED_OBJECTS = (
     "accelerator", "args", "callback_handler", "control", "data_collator", "eval_dataset", "model",
@@ -34,7 +38,7 @@ class CallbackStates:
 
     The trainer saves the state of each `ExportableState`. It restores the state only into a new
     object at the end of its callbacks, and only if an argument requests it. Attributes that the
-    script's callbacks change are saved, too.
+    script's callbacks change are saved, too, and those that its subclass of the trainer adds.
 
     Args:
         trainer: The trainer, with all of the script's callbacks, before it trains.
@@ -43,12 +47,15 @@ class CallbackStates:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._callbacks = dict(name_callbacks(trainer.callback_handler.callbacks))
+        owners = {_TRAINER: trainer, **self._callbacks}
+        is_plain = type(trainer).__module__.startswith("transformers.")
         self._attributes = UserAttributes(
             {
-                name: callback
-                for name, callback in self._callbacks.items()
-                if not type(callback).__module__.startswith("transformers.")
+                name: owner
+                for name, owner in owners.items()
+                if not type(owner).__module__.startswith("transformers.")
             },
+            ignored={_TRAINER: () if is_plain else list_library_attributes()},
             functions={"trainer": trainer, "model": trainer.model, **self._callbacks},
             ignored_objects=[trainer, *(getattr(trainer, name) for name in _SHARED_OBJECTS)],
         )
@@ -72,7 +79,11 @@ class CallbackStates:
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore the callbacks' states; warn about a state whose callback is missing."""
-        missing = {*states["exported"], *states["attributes"]} - {*self._callbacks, FUNCTIONS}
+        missing = {*states["exported"], *states["attributes"]} - {
+            *self._callbacks,
+            FUNCTIONS,
+            _TRAINER,
+        }
         if missing:
             _logger.warning(
                 "the checkpoint has states of the callbacks %s, which the trainer does not have; "
@@ -83,6 +94,12 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             if name in states["exported"] and isinstance(callback, ExportableState):
                 _load_exported(name, callback, states["exported"][name])
+
+
+def list_library_attributes() -> frozenset[str]:
+    """Return the names of the attributes that the library's trainer has or assigns."""
+    assigned = re.findall(r"self\.(\w+)(?=[^=(\n]*=(?!=))", inspect.getsource(Trainer))
+    return frozenset([*dir(Trainer), *assigned])
 
 
 def _load_exported(name: str, callback: TrainerCallback, exported: Mapping[str, Any]) -> None:

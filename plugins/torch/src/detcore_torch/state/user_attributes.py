@@ -23,6 +23,7 @@ class UserAttributes:
         owners: Callbacks or trials, by name.
         functions: Functions, and objects with methods, whose global and enclosing variables are
             saved under the name `FUNCTIONS`.
+        ignored: Names of attributes of an owner that belong to the library.
         ignored_objects: Objects that are saved elsewhere, such as models and optimizers.
     """
 
@@ -31,18 +32,23 @@ class UserAttributes:
         owners: Mapping[str, object],
         *,
         functions: Mapping[str, object] | None = None,
+        ignored: Mapping[str, Collection[str]] | None = None,
         ignored_objects: Iterable[object] = (),
     ) -> None:
-        ignored = [*ignored_objects, *owners.values()]
+        objects = [*ignored_objects, *owners.values()]
         self._trackers = {
             name: AttributeTracker(
-                owner, prefix=f"{name}.", ignored_objects=ignored, codec=TorchCodec()
+                owner,
+                prefix=f"{name.lstrip('$')}.",
+                ignored=(ignored or {}).get(name, ()),
+                ignored_objects=objects,
+                codec=TorchCodec(),
             )
             for name, owner in owners.items()
         }
         if functions is not None:
             self._trackers[FUNCTIONS] = FunctionTracker(
-                functions, kinds=_KINDS, prefix="", ignored_objects=ignored, codec=TorchCodec()
+                functions, kinds=_KINDS, prefix="", ignored_objects=objects, codec=TorchCodec()
             )
         self._saved: Mapping[str, Mapping[str, Any]] = {}
 
