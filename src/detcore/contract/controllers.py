@@ -246,26 +246,21 @@ class SupportsStateTensors(Protocol):
         """Return the whole training state as arrays by name, in the order of the computation.
 
         Called after `restore` and between batches. It must change nothing. Names start with
-        ``random.`` (generators), ``gradient.``, ``model.``, ``optimizer.`` or another word. Names
-        and their order are the same at every call and in every process. Only gradients may be
-        missing, after they have been applied. Arrays may share memory with the training, because
-        they are read before training continues.
+        ``random.`` (generators), ``gradient.``, ``model.``, ``optimizer.`` or another word, and are
+        the same at every call, in the same order. Only gradients may be missing, after they have
+        been applied. Arrays may share memory with the training.
         """
 
 
 @runtime_checkable
 class SupportsLiveState(Protocol):
-    """A controller of either kind that has state beside its `SupportsStateTensors.state_tensors`.
-
-    A resumed trial compares both with their values when the checkpoint was saved.
-    """
+    """A controller with `state_tensors` whose other state is checked after a restore, too."""
 
     def live_state(self) -> Mapping[str, npt.ArrayLike | None]:
-        """Return flags, counters, positions and attributes by name.
+        """Return flags, counters, positions and attributes by name, after a save and a restore.
 
-        Called after `save` or `snapshot`, and after `restore`. It must change nothing, and read the
-        live objects without the code that saves them. Parts that training has not changed may be
-        missing. None means that training has changed a part and that no checkpoint contains it.
+        It must change nothing, and not call the code that saves the state. Unchanged parts may be
+        missing. None stands for a part that training has changed and no checkpoint contains.
         """
 
 
@@ -314,8 +309,7 @@ class PollingClock(Protocol):
             clock.save(state)
     ```
 
-    To check each resume, give `state` a method `state_tensors` (see `SupportsStateTensors`), and
-    pass the method to `watch` before the first step. Digest batches and losses with `digests`.
+    To check each resume, give `state` a method `state_tensors` and pass the method to `watch`.
 
     With several workers, all of them must make the same calls at the same step.
 
@@ -345,12 +339,9 @@ class PollingClock(Protocol):
         """Digests of each step's batch, metrics and state; None if they are off."""
 
     def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
-        """Check the restored state against its checkpoint, and digest the state at later reports.
+        """Check the restored state, and digest the state at later reports.
 
-        Call it once, when everything is restored, before the first step.
-
-        Args:
-            tensors: Returns the state; see `SupportsStateTensors.state_tensors`.
+        Call it once, before the first step, with a method `state_tensors`.
 
         Raises:
             InexactResumeError: If a part differs from the state at the call of `save`.

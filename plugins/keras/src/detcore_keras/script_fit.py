@@ -54,16 +54,13 @@ def fit(
 
     Args:
         model: The compiled model.
-        args: As for ``model.fit``: ``x``, ``y``, ``batch_size``, and so on. A ``Sequence``
-            (``PyDataset``) or a ``tf.data.Dataset`` may replace arrays, but a generator has no
-            position to resume from.
-        hparams: Hyperparameters to record for a standalone script.
-        metric: Validation metric that selects the best checkpoint of a standalone script; default:
-            ``val_loss``, or no metric without validation data.
+        args: As for ``model.fit``: ``x``, ``y``, ``batch_size``, and so on. The data are arrays, a
+            ``Sequence`` (``PyDataset``) or a ``tf.data.Dataset``. A generator has no position.
+        hparams: Hyperparameters to record, as all arguments below for a standalone script.
+        metric: Validation metric that selects the best checkpoint; default: ``val_loss``.
         smaller_is_better: Whether a smaller metric is better.
-        save_every: Steps between checkpoints of a standalone script, in addition to the best and
-            the last checkpoint; 0 for none; None: an epoch.
-        checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
+        save_every: Steps between checkpoints, besides the best and the last; default: an epoch.
+        checkpoint_storage: Path or URL; default: in ``DETCORE_HOME``.
         kwargs: As for ``model.fit``.
 
     Returns:
@@ -83,14 +80,11 @@ def fit(
     if read_environment().trial_info is None:
         config = _make_config(arguments, metric=metric, save_every=save_every, seed=seed)
         config["searcher"]["smaller_is_better"] = smaller_is_better
-        config["hyperparameters"] = {**(hparams or {}), **config["hyperparameters"]}
-        if checkpoint_storage is not None:
-            config["checkpoint_storage"] = checkpoint_storage
+        config["hyperparameters"] |= hparams or {}
+        config |= {"checkpoint_storage": checkpoint_storage} if checkpoint_storage else {}
     start = start_native(detcore_register_framework(), config=config, is_prepared=True)
     has_metric = metric is not None or arguments.validation_data is not None
-    start = dataclasses.replace(start, has_metric=has_metric)
-    fix_operations(start.info.settings.deterministic_ops)
-    return _train_model(model, start, ScriptContext(start, arguments), arguments)
+    return _train_model(model, dataclasses.replace(start, has_metric=has_metric), arguments)
 
 
 def _make_config(
@@ -109,9 +103,9 @@ def _make_config(
     }
 
 
-def _train_model(
-    model: Any, start: NativeStart, context: ScriptContext, arguments: FitArguments
-) -> EpochHistory:
+def _train_model(model: Any, start: NativeStart, arguments: FitArguments) -> EpochHistory:
+    fix_operations(start.info.settings.deterministic_ops)
+    context = ScriptContext(start, arguments)
     context.wrap_model(model)
     history = EpochHistory(is_verbose=context.fit_options.verbose)
     arguments = dataclasses.replace(
