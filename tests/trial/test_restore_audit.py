@@ -14,7 +14,7 @@ from detcore.errors import InexactResumeError
 from detcore.trial import read_values
 from detcore.trial.restore_audit import AUDIT_FILE, audited, check_restored
 
-STATE = {
+STATE: dict[str, Any] = {
     "random.numpy": np.arange(4),
     "gradient.weight": np.ones(2),
     "model.weight": np.zeros((2, 3), np.float32),
