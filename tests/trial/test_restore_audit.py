@@ -15,7 +15,7 @@ from detcore.data import StepDigests, digest_array
 from detcore.errors import InexactResumeError
 from detcore.trial import read_values
 
-STATE = {
+STATE: dict[str, Any] = {
     "random.numpy": np.arange(4),
     "gradient.weight": np.ones(2),
     "model.weight": np.zeros((2, 3), np.float32),
