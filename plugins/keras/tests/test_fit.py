@@ -26,9 +26,9 @@ pytestmark = pytest.mark.timeout(900)
 def run_script(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a script of ``scripts/`` in a separate process."""
     folder.mkdir(exist_ok=True)
-    script, *others = arguments
+    script, *parameters = arguments
     finished = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *others],
+        [sys.executable, str(SCRIPTS / script), *parameters],
         env={**os.environ, "DETCORE_HOME": str(folder / "home")},
         cwd=folder,
         capture_output=True,
@@ -155,7 +155,7 @@ def test_fit_equals_keras_without_shuffling(
         model = keras.Sequential([keras.layers.Dense(9, activation="relu"), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
         history = function(model)(
-            x, y, epochs=6, initial_epoch=1, shuffle=False, validation_split=0.3, verbose=0,
+            x, y, epochs=7, initial_epoch=2, shuffle=False, validation_split=0.3, verbose=0,
             batch_size=60, validation_batch_size=7, validation_freq=2, class_weight=class_weight,
             callbacks=[keras.callbacks.EarlyStopping(monitor="loss", patience=0)],
         )  # fmt: skip

@@ -54,13 +54,16 @@ def fit(
 
     Args:
         model: The compiled model.
-        args: As for ``model.fit``: ``x``, ``y``, ``batch_size``, and so on. The data are arrays, a
-            ``Sequence`` (``PyDataset``) or a ``tf.data.Dataset``. A generator has no position.
-        hparams: Hyperparameters to record, as all arguments below for a standalone script.
-        metric: Validation metric that selects the best checkpoint; default: ``val_loss``.
+        args: As for ``model.fit``: ``x``, ``y``, ``batch_size``, and so on. A ``Sequence``
+            (``PyDataset``) or a ``tf.data.Dataset`` may replace arrays, but a generator has no
+            position to resume from.
+        hparams: Hyperparameters to record for a standalone script.
+        metric: Validation metric that selects the best checkpoint of a standalone script; default:
+            ``val_loss``, or no metric without validation data.
         smaller_is_better: Whether a smaller metric is better.
-        save_every: Steps between checkpoints, besides the best and the last; default: an epoch.
-        checkpoint_storage: Path or URL; default: in ``DETCORE_HOME``.
+        save_every: Steps between checkpoints of a standalone script, in addition to the best and
+            the last checkpoint; 0 for none; None: an epoch.
+        checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
         kwargs: As for ``model.fit``.
 
     Returns:
@@ -75,35 +78,45 @@ def fit(
     """
     arguments = _prepare_data(FitArguments.read(*args, **kwargs))
     _check_start(model, arguments)
-    seed = prepare_script_generators(model)
-    config = None
-    if read_environment().trial_info is None:
-        config = _make_config(arguments, metric=metric, save_every=save_every, seed=seed)
-        config["searcher"]["smaller_is_better"] = smaller_is_better
-        config["hyperparameters"] |= hparams or {}
-        config |= {"checkpoint_storage": checkpoint_storage} if checkpoint_storage else {}
-    start = start_native(detcore_register_framework(), config=config, is_prepared=True)
-    has_metric = metric is not None or arguments.validation_data is not None
-    return _train_model(model, dataclasses.replace(start, has_metric=has_metric), arguments)
+    config = _make_config(
+        arguments, prepare_script_generators(model), hparams or {}, metric=metric, every=save_every
+    )
+    config["searcher"]["smaller_is_better"] = smaller_is_better
+    if checkpoint_storage is not None:
+        config["checkpoint_storage"] = checkpoint_storage
+    return _train_model(model, arguments, config, has_metric=metric is not None)
 
 
 def _make_config(
-    arguments: FitArguments, *, metric: str | None, save_every: int | None, seed: int
+    arguments: FitArguments,
+    seed: int,
+    hparams: Mapping[str, object],
+    *,
+    metric: str | None,
+    every: int | None,
 ) -> dict[str, Any]:
-    """Return the configuration of a standalone script."""
+    """Return the configuration of a standalone script, which saves `every` number of steps."""
     has_validation = arguments.validation_data is not None
     batch_size = arguments.batch_size or _DEFAULT_BATCH_SIZE
     return {
         "searcher": {"metric": metric or ("val_loss" if has_validation else "loss")},
-        "hyperparameters": {_BATCH_SIZE: batch_size},
+        "hyperparameters": {**hparams, _BATCH_SIZE: batch_size},
         "min_validation_period": {"epochs": has_validation * arguments.validation_freq},
-        "min_checkpoint_period": {"epochs": 1} if save_every is None else {"batches": save_every},
+        "min_checkpoint_period": {"epochs": 1} if every is None else {"batches": every},
         "records_per_epoch": (arguments.steps_per_epoch or 0) * batch_size,
         "reproducibility": {"experiment_seed": seed},
     }
 
 
-def _train_model(model: Any, start: NativeStart, arguments: FitArguments) -> EpochHistory:
+def _train_model(
+    model: Any, arguments: FitArguments, config: Mapping[str, Any], *, has_metric: bool
+) -> EpochHistory:
+    is_managed = read_environment().trial_info is not None
+    start = start_native(
+        detcore_register_framework(), config=None if is_managed else config, is_prepared=True
+    )
+    has_metric = has_metric or arguments.validation_data is not None
+    start = dataclasses.replace(start, has_metric=has_metric)
     fix_operations(start.info.settings.deterministic_ops)
     context = ScriptContext(start, arguments)
     context.wrap_model(model)
