@@ -160,7 +160,7 @@ class CallbackStates:
             names,
             functions={"model": model, **names},
             # `overwrite_later_files` replaces the method.
-            ignored=dict.fromkeys(names, ["file_exists"]),
+            ignored={name: ["file_exists"] for name in names},
             ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 
