@@ -47,7 +47,11 @@ def write_results(outcomes: Sequence[Outcome], environment: str) -> None:
     if RESULTS.exists():
         documents = json.loads(RESULTS.read_text())
     rows = documents.setdefault(environment, {})
-    rows |= {outcome.name: dataclasses.asdict(outcome) for outcome in outcomes}
+    for outcome in outcomes:
+        row = dataclasses.asdict(outcome)
+        # A run without the control keeps the earlier result of the control.
+        row["alone"] = row["alone"] or rows.get(outcome.name, {}).get("alone", "")
+        rows[outcome.name] = row
     documents[environment] = dict(sorted(rows.items()))
     RESULTS.write_text(json.dumps(documents, indent=1, sort_keys=True) + "\n")
     FULL_TABLE.write_text("\n".join(_list_lines(documents)) + "\n")

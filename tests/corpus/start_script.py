@@ -39,7 +39,7 @@ def _add_state(value: Any, parts: list[bytes]) -> bool:
         parts.append(str(len(value)).encode())
         results = []
         for key, item in items:
-            parts.append(str(key).encode())
+            parts.append(str(key).replace(os.getcwd(), "").encode())
             results.append(_add_state(item, parts))
         return any(results)
     if hasattr(value, "get_weights") and hasattr(value, "layers"):
@@ -60,7 +60,7 @@ def _add_state(value: Any, parts: list[bytes]) -> bool:
         parts += [str(array.dtype).encode(), str(array.shape).encode(), array.tobytes()]
         return True
     if isinstance(value, bool | int | float | str | None):
-        parts.append(repr(value).encode())
+        parts.append(repr(value).replace(os.getcwd(), "").encode())
     return False
 
 

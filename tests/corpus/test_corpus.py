@@ -14,9 +14,14 @@ SAMPLE = (
 )  # fmt: skip
 # Scripts that are not exact, with a part of the message.
 REFUSED = {
+    "keras/python_generator": "(generator) is not supported as training data",
     "lightning/iterable_stream": "an IterableDataset without state_dict and load_state_dict",
 }
-REPORTED = {"accelerate/running_counters": "step ", "core_api/forgotten_momentum": "step "}
+REPORTED = {
+    "accelerate/running_counters": "step ",
+    "accelerate/unprepared_schedule": "step ",
+    "core_api/forgotten_momentum": "step ",
+}
 
 
 def list_cases() -> list[object]:

@@ -99,6 +99,7 @@ def test_preempted_run_ends_like_uninterrupted_run(tmp_path: Path, case: str, st
 )
 def test_best_files_survive_kills(tmp_path: Path, case: str, others: list[str]) -> None:
     expected, broken = run_case(tmp_path, "lightning", case)
+    assert "training has changed" not in broken.output()
     files = [sorted(script.folder.rglob("*.ckpt")) for script in (expected, broken)]
     assert [len({path.parent for path in script}) for script in files] == [1, 1]
     names = list_names(expected, broken)

@@ -159,6 +159,8 @@ class CallbackStates:
         self._attributes = UserAttributes(
             names,
             functions={"model": model, **names},
+            # `overwrite_later_files` replaces the method.
+            ignored={name: ["file_exists"] for name in names},
             ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 
