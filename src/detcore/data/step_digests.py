@@ -58,7 +58,7 @@ class StepDigests:
         path: File to write, ``digests-<run_id>.bin`` in the trial's directory. It must not exist.
         run_id: Number of this start of the trial, from 1.
         start_step: Number of steps completed when the run started.
-        every: Record each step that is a multiple of this; >= 1. The first step is recorded, too.
+        every: Record each step that is a multiple of this; >= 1. See also `note_checkpoint`.
         rank: Index of this worker.
         world_size: Number of workers. Each writes a separate file.
 
@@ -169,15 +169,12 @@ class StepDigests:
             self._append_state(self._state_step, digests)
 
     def is_recorded(self, step: int) -> bool:
-        """Whether digests of a step are recorded: each `every`-th, and the first of a run.
-
-        The run that was stopped at the same checkpoint may have recorded the first step, too.
-        """
+        """Whether a step is recorded: each `every`-th, and the first after the last checkpoint."""
         return step % self.every == 0 or step == self._first_step
 
-    def record_next(self, step: int) -> None:
-        """Record the batch after the last checkpoint of a run, in addition to the other steps."""
-        self._first_step = step
+    def note_checkpoint(self, steps_completed: int) -> None:
+        """Also record the first step after a checkpoint, which a resumed run trains again."""
+        self._first_step = steps_completed + 1
 
     def watch_script(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
         """Set the function that returns the state of a script; see `watch`.

@@ -180,6 +180,7 @@ class ScheduledPollingClock(PollingClock):
             self._context.ledger.flush()
         if self._context.digests is not None:
             self._context.digests.flush()
+            self._context.digests.note_checkpoint(self.steps_completed)
         self._saver.save(
             state,
             steps_completed=self.steps_completed,
@@ -463,8 +464,7 @@ class ScheduledClock(ScheduledPollingClock, Clock):
 
         The resumed run trains this batch again, and compares it. Nothing else is recorded of it.
         """
-        digests = self._context.digests
-        if digests is None or self.steps_completed >= self.operation_length:
+        if self._context.digests is None or self.steps_completed >= self.operation_length:
             return False
         remaining_s = self._core.preempt.seconds_left
         has_time = self._batch_s <= _MAX_EXTRA_BATCH_S and (
@@ -474,7 +474,6 @@ class ScheduledClock(ScheduledPollingClock, Clock):
             return False
         self._is_past_end, self.stopped = True, None
         self.next_boundary = self.steps_completed + 1
-        digests.record_next(self.next_boundary)
         return True
 
     def _digest_extra_batch(self, step: int, unit: UnitMetrics) -> None:

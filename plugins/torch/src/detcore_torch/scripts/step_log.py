@@ -17,7 +17,7 @@ _FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
-    """Digests the batches and losses of every k-th step, see ``reproducibility.step_digests``.
+    """Digests the batches and losses of recorded steps, see ``reproducibility.step_digests``.
 
     Args:
         clock: The clock of the script.
@@ -36,7 +36,7 @@ class StepLog:
             InexactResumeError: See `detcore.core.TrainContext.record_resume`.
         """
         digests = self._digests
-        if digests is None or step % digests.every:
+        if digests is None or not digests.is_recorded(step):
             return
         if step != self._step:
             self._step, self._losses = step, {}
