@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,14 @@ def build(rank: int) -> Any:
     return model
 
 
-def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEPS) -> Any:
+def train(
+    rank: int,
+    size: int,
+    collective: Any,
+    folder: Path,
+    steps: int = STEPS,
+    before_steps: Callable[[], object] = lambda: None,
+) -> Any:
     """Train in one ``tf.while_loop``. Each worker takes its share of each global batch."""
     from detcore_keras.frameworks import tf
 
@@ -234,6 +242,7 @@ def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEP
         return tf.while_loop(lambda index: index < steps, body, (tf.constant(0),))
 
     model.optimizer.build(model.trainable_variables)
+    before_steps()
     run(tf.constant(steps))
     return model
 
@@ -267,10 +276,13 @@ def train_and_kill_worker(rank: int, size: int, folder: Path) -> dict[str, Any]:
     context = connect(rank, size)
     collective = open_collective(context)
     train(rank, size, collective, folder, steps=2)
-    if rank == size - 1:
-        threading.Timer(1.0, _die, [folder / "went"]).start()
+
+    def die_soon() -> None:
+        if rank == size - 1:
+            threading.Timer(1.0, _die, [folder / "went"]).start()
+
     try:
-        train(rank, size, collective, folder, steps=2**31 - 1)
+        train(rank, size, collective, folder, steps=2**31 - 1, before_steps=die_soon)
     except tf.errors.OpError as error:
         results["seconds"] = time.time() - float((folder / "went").read_text())
         results["error"] = str(error)
