@@ -81,8 +81,8 @@ def read_values(
     """Return the numbers, strings, arrays, tensors and generators in a value.
 
     Example:
-        >>> read_values({"best": 0.5, "lags": [[1, 2], [3]]}, "state")
-        {"state['best']": 0.5, "state['lags'][0]": '[1, 2]', "state['lags'][1]": '[3]'}
+        >>> read_values({"best": 0.5, "lags": [1, 2]}, "state")
+        {"state['best']": 0.5, "state['lags']": '[1, 2]'}
 
     Args:
         value: Any value. Containers, and objects of Python classes, are searched; functions and
