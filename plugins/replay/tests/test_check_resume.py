@@ -144,10 +144,11 @@ def test_exact_trial_is_exact(checks: Checks) -> None:
 
 def test_unsaved_generator_is_named(checks: Checks) -> None:
     result = checks.check_trial(scale=0.1, code=1).summary
-    # After the checkpoint at batch 3, batch 4 is trained with another rate.
-    assert result["difference"] in (
-        "step 5, loss, gradient.weights", "step 6, loss, gradient.weights"
-    )  # fmt: skip
+    # After the checkpoint at batch 3, batch 4 is trained with another rate. On a busy machine, the
+    # first kill can come after a later checkpoint.
+    found = re.fullmatch(r"step (\d+), loss, gradient\.weights", result["difference"])
+    assert found is not None, result["difference"]
+    assert int(found[1]) >= 5
     assert "in model_def.py:9: self.generator = np.random.default_rng(5)" in result["details"]
 
 

@@ -93,9 +93,9 @@ def test_logged_batch_may_change(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_every_kth_step_is_recorded(tmp_path: Path) -> None:
+def test_first_and_every_kth_step_is_recorded(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, 12, every=5)
-    assert sorted(read(tmp_path).steps) == [5, 10]
+    assert sorted(read(tmp_path).steps) == [1, 5, 10]
 
 
 def test_later_start_replaces_steps(tmp_path: Path) -> None:
