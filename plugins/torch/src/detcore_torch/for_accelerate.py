@@ -77,9 +77,8 @@ def training(
 ) -> contextlib.AbstractContextManager[Training]:
     """Restore the state of the prepared objects, and provide the batches to train on.
 
-    Under ``detcore run``, the experiment file determines how long to train and when to report,
-    validate and save, in steps (batches after which the accelerator lets optimizers update). A
-    standalone script follows the arguments, and resumes if restarted.
+    The unit is a step: a batch after which the accelerator lets optimizers update. Under ``detcore
+    run`` the experiment file decides. A standalone script follows the arguments, and resumes.
 
     Args:
         accelerator: The ``Accelerator``, after ``prepare``.
@@ -89,7 +88,8 @@ def training(
         max_steps: Steps that a standalone script trains; required without `epochs`.
         report_every: Steps between reports; default: `validate_every`.
         validate_every: Steps between validations; default: an epoch.
-        save_every: Steps between checkpoints besides best, last; 0: none; None: `validate_every`.
+        save_every: Steps between checkpoints, besides the best and the last; 0 for none. Default:
+            `validate_every`.
         hparams: Hyperparameters to record for a standalone script.
         metric: Validation metric that selects the best checkpoint of a standalone script.
         smaller_is_better: Whether a smaller metric is better.
