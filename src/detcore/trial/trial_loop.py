@@ -204,7 +204,10 @@ def open_trial(
     _check_workers(framework, core.distributed.size)
     if context is None:
         prepare_process(framework, info, core.distributed)
-    with _open_ledger(core, info) as ledger, _open_digests(core, info) as digests:
+    with _open_ledger(core, info) as ledger, contextlib.ExitStack() as stack:
+        digests = _open_digests(core)
+        if digests is not None:
+            stack.enter_context(contextlib.closing(digests))
         setup = _make_setup(core, info, ledger, digests)
         if settings:
             changed = dataclasses.replace(setup.settings, **settings)
@@ -281,26 +284,14 @@ def _open_ledger(core: Context, info: TrialInfo) -> Iterator[LedgerWriter | None
         yield ledger
 
 
-@contextlib.contextmanager
-def _open_digests(core: Context, info: TrialInfo) -> Iterator[StepDigests | None]:
-    every = info.settings.step_digests
-    if not every or info.test_mode:
-        yield None
-        return
-    from detcore.data import StepDigests
-
-    place = core.distributed
-    with contextlib.closing(
-        StepDigests.for_trial(
-            info,
-            every=every,
-            rank=place.rank,
-            world_size=place.size,
-            on_compared=core.train.record_resume,
-        )
-    ) as digests:
+def _open_digests(core: Context) -> StepDigests | None:
+    """Return the digests of the steps of a trial or script; None if they are off."""
+    # The clock or the script digests the metrics of each step: reports may cover fewer steps after
+    # a resume.
+    digests = core.train.open_digests(with_reports=False)
+    if digests is not None:
         digests.describe(plugins=core.plugins.versions())
-        yield digests
+    return digests
 
 
 def _make_setup(
@@ -348,11 +339,7 @@ def open_clock(
     """
     info = core.info
     assert info is not None  # an open context has a trial
-    # Reports may cover fewer steps after a resume, so the script digests the metrics of each step.
-    digests = core.train.open_digests(with_reports=False)
-    if digests is not None:
-        digests.describe(plugins=core.plugins.versions())
-    context = TrialContext(_make_setup(core, info, digests=digests))
+    context = TrialContext(_make_setup(core, info, digests=_open_digests(core)))
     context.get_hparams()  # the script reads them elsewhere, so none is reported as unread
     state, saved_parts = {}, None
     if checkpoint is not None:

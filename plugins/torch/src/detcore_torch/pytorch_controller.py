@@ -21,7 +21,7 @@ from detcore_torch.process_group import lost_peers_raised
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other
-from detcore_torch.state.state_digests import list_arrays, name_state, read_live_state
+from detcore_torch.state.state_digests import list_arrays, read_live_state
 from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
 from detcore_torch.state.worker_state import WorkerState
@@ -157,7 +157,7 @@ class TorchController:
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, gradients, models, and optimizers as arrays by name."""
-        return name_state(self._state)
+        return self._state.state_tensors()
 
     def live_state(self) -> Mapping[str, Any]:
         """Return flags, attributes, scalers, callbacks and the data position by name."""
