@@ -70,13 +70,14 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_END_S,
     )
-    # uvicorn raises the signal again after its shutdown, but ending by SIGTERM is not a failure.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server = _Server(config, app.state.detcore.ending, announce)
+    # These only set flags. An exception could get lost in a callback of an import.
+    signal.signal(signal.SIGTERM, server.handle_exit)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    if announce is not None:
-        announce()
-    _Server(config, app.state.detcore.ending).run(sockets=[listener])
+    server.run(sockets=[listener])
+    if app.state.detcore.ending.is_set():
+        sys.exit(0)
 
 
 def _raise_file_limit(count: int) -> None:
@@ -91,9 +92,20 @@ def _raise_file_limit(count: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ending: threading.Event) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ending: threading.Event,
+        announce: Callable[[], None] | None,
+    ) -> None:
         super().__init__(config)
         self._ending = ending
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._announce is not None and not self.should_exit:
+            self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._ending.set()
