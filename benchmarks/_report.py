@@ -80,6 +80,7 @@ TABLES = (
     Table("keras-records", "keras_records.py", TENSORFLOW, "--rounds 40"),
     Table("torch-loader", "torch_loader.py", TORCH, "--rounds 30 --batches 150"),
     Table("torch-scripts", "torch_scripts.py", TORCH, "--rounds 20"),
+    Table("restore-audit", "restore_audit.py", TORCH, "--rounds 20"),
     Table(
         "collectives", "distributed.py", BARE,
         "--rounds 5 --only latency,bandwidth --large-calls 2", "--peer-python",

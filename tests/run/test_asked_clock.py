@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_killed_script_resumes_like_a_trial(detcore: Detcore, folder: Path, slot
     detcore.run_checked("run", trial, folder, "--slots", slots)
     script = detcore.config(
         **PERIODS,
-        hyperparameters__kill_at=23,
+        hyperparameters__kill_at=27,
         entrypoint="python3 train.py",
         max_restarts=1,
     )
@@ -127,8 +128,10 @@ def test_killed_script_resumes_like_a_trial(detcore: Detcore, folder: Path, slot
     assert {15, 30, 40} <= trial_results["saved"].keys()
     with detcore.database() as database:
         assert len(database.list_runs(2)) == 2, "it was not killed"
-    described = detcore.run_checked("trial", "describe", 2).stdout
-    assert "resumed at batch 15; batches 16 to 20 are trained again: identical" in described
+    described = detcore.run_checked("trial", "describe", 2).stdout.splitlines()
+    (compared,) = [line.strip() for line in described if "resumed at batch" in line]
+    # The kill may interrupt the save after batch 20, which is the best one at that time.
+    assert re.search(r"resumed at batch (15|20); batches .* are trained again: identical", compared)
 
 
 def test_inexact_restore_ends_the_trial(detcore: Detcore, folder: Path) -> None:
