@@ -260,6 +260,11 @@ def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
     return max(1, math.ceil(num_batches / batches_per_step))
 
 
+def name_position(position: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the epoch and the batch of a loader's position, for the comparison after a resume."""
+    return {f"data.{name}": position[name] for name in ("epoch", "batch")}
+
+
 def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
     """Restore the states of this worker's callbacks.
 
