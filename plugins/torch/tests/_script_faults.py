@@ -93,7 +93,7 @@ PARTS = {
     "average": r"Progress\W+average'?\]?\['last\.bias'\] was",
     "swapped average": r"model\.(network\.)?last\.weight was(.|\n)*Progress\W+average",
     "own generator": r"Progress\W+generator",
-    "data position": r"data\.batch was|trainer\.state\.global_step was",
+    "data position": r"data\.position was|trainer\.state\.global_step was",
 }
 LIBRARY_PARTS = {
     "trainer": {

@@ -63,7 +63,7 @@ trial_loop.check_restored = check_each
 seed_everything()
 model = functional()
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.Adam(0.01, use_ema=True), loss)
+model.compile(keras.optimizers.Adam(0.02, use_ema=True), loss)
 detcore_keras.fit(
     model, *records(), batch_size=8, epochs=6, verbose=0, callbacks=callbacks, save_every=24
 )

@@ -261,8 +261,12 @@ def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
 
 
 def name_position(position: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the epoch and the batch of a loader's position, for the comparison after a resume."""
-    return {f"data.{name}": position[name] for name in ("epoch", "batch")}
+    """Return a loader's position by name, for the comparison after a resume.
+
+    Between two epochs, the end of the first and the start of the second are the same.
+    """
+    length = position.get("batches_per_epoch")  # unknown for a stream
+    return {"data.position": position["epoch"] * length + position["batch"]} if length else {}
 
 
 def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
