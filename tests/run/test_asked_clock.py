@@ -40,7 +40,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
         if folder is not None:
             controller.restore(folder)
             controller._weights += info.hparams.get("fault", 0)
-    clock.watch(controller.state_tensors)
+    clock.watch(lambda: controller)
     kill_at = info.hparams.get("kill_at")
     metrics = {}
     while (decision := clock.due(step)).step is not Step.STOP:

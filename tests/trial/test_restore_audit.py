@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from detcore.checkpoint.manifest_fields import AUDIT_FILE
-from detcore.checkpoint.restore_audit import audited, check_restored
+from detcore.checkpoint.restore_audit import audited, check_restored, read_audit
 from detcore.data import StepDigests, digest_array
 from detcore.errors import InexactResumeError
 from detcore.trial import read_values
@@ -50,7 +50,7 @@ def save(folder: Path, controller: Controller | None = None) -> None:
 @pytest.mark.parametrize("changes", [{}, {"gradient__weight": None}])
 def test_equal_state_passes(tmp_path: Path, changes: Any) -> None:
     save(tmp_path)
-    check_restored(Controller(**changes), tmp_path, reaction="fail")
+    check_restored(Controller(**changes), read_audit(tmp_path), reaction="fail")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_differing_part_is_named(tmp_path: Path, changes: Any, message: str) -> 
     save(tmp_path)
     for reaction in ("warn", "fail"):
         with pytest.raises(InexactResumeError, match=message):
-            check_restored(Controller(**changes), tmp_path, reaction=reaction)
-    check_restored(Controller(**changes), tmp_path, reaction="ignore")
+            check_restored(Controller(**changes), read_audit(tmp_path), reaction=reaction)
+    check_restored(Controller(**changes), read_audit(tmp_path), reaction="ignore")
 
 
 def test_checkpoints_without_digests_are_accepted(tmp_path: Path) -> None:
-    check_restored(Controller(), tmp_path, reaction="fail")
+    check_restored(Controller(), read_audit(tmp_path), reaction="fail")
     check_restored(Controller(), None, reaction="fail")
     audited(object(), lambda path: None)(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -99,27 +99,29 @@ def test_checkpoints_without_digests_are_accepted(tmp_path: Path) -> None:
 def test_differing_attribute_is_named(tmp_path: Path, live: dict[str, Any], message: str) -> None:
     save(tmp_path, LiveController(wait=3, text="y" * 200))
     with pytest.raises(InexactResumeError, match=message):
-        check_restored(LiveController(**{"text": "y" * 200, **live}), tmp_path, reaction="warn")
+        check_restored(
+            LiveController(**{"text": "y" * 200, **live}), read_audit(tmp_path), reaction="warn"
+        )
 
 
 def test_attribute_that_only_the_restore_changes_is_ignored(tmp_path: Path) -> None:
     save(tmp_path, LiveController(wait=3))
-    check_restored(LiveController(wait=3, restores=1), tmp_path, reaction="fail")
+    check_restored(LiveController(wait=3, restores=1), read_audit(tmp_path), reaction="fail")
 
 
 def test_unsaved_part_is_an_error_only_if_configured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, LiveController(stream=None))
-    check_restored(LiveController(), tmp_path, reaction="warn")
+    check_restored(LiveController(), read_audit(tmp_path), reaction="warn")
     assert "have their initial values now:\n  stream\n" in caplog.text
     with pytest.raises(InexactResumeError, match="stream"):
-        check_restored(LiveController(), tmp_path, reaction="fail")
+        check_restored(LiveController(), read_audit(tmp_path), reaction="fail")
 
 
 def test_digests_of_the_check_are_those_of_the_first_step(tmp_path: Path) -> None:
     save(tmp_path)
-    digests = check_restored(Controller(), tmp_path, reaction="fail")
+    digests = check_restored(Controller(), read_audit(tmp_path), reaction="fail")
     assert digests == {name: digest_array(value) for name, value in STATE.items()}
     for name, known in (("read", None), ("known", digests)):
         with contextlib.closing(

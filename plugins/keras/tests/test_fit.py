@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from _fakes import functional, records, seed_everything
+from test_restore_faults import PLANTED
 
 import detcore_keras
 from detcore.errors import DetcoreError
@@ -90,6 +91,17 @@ def test_killed_folds_equal_uninterrupted_folds(tmp_path: Path) -> None:
     for fold, stop in [("0", "batch-6"), ("2", "batch-7")]:
         run_script(tmp_path / "killed", "folds.py", fold, stop, code=-signal.SIGKILL)
     assert read_result(run_script(tmp_path / "killed", "folds.py", "-")) == expected
+
+
+def test_faults_of_restored_script_are_named(tmp_path: Path) -> None:
+    run_script(tmp_path, "fit_faults.py", "-", "batch-30", code=-signal.SIGKILL)
+    finished = run_script(tmp_path, "fit_faults.py", "-")
+    assert "differ from the earlier run" not in finished.stderr
+    errors = json.loads((tmp_path / "faults.json").read_text())
+    assert len(errors) > 20
+    for fault, error in errors.items():
+        part = PLANTED[fault][1].partition(" was")[0]
+        assert re.search(part, error), f"{fault}: {error}"
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
 
 import detcore_keras
-from detcore.checkpoint.restore_audit import audited, check_restored
+from detcore.checkpoint.restore_audit import audited, check_restored, read_audit
 from detcore.errors import InexactResumeError
 from detcore.trial import AttributeTracker
 from detcore_keras import keras_controller
@@ -142,7 +142,7 @@ class Lab:
         return self
 
     def check(self, folder: Path, reaction: str = "warn") -> None:
-        assert check_restored(self.controller, folder, reaction=reaction)
+        assert check_restored(self.controller, read_audit(folder), reaction=reaction)
 
     def change(self, part: str, change: Callable[[Any], Any] = lambda x: x + 1) -> None:
         """Change the only variable whose name in the digests contains `part`."""

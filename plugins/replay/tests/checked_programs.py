@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from library_programs import LIBRARY_PROGRAMS
+
 __all__ = ["FAULTS", "OUTPUT", "run_by_hand", "write_program"]
 
 OUTPUT = "final"
@@ -92,9 +94,11 @@ FAULTS = {
 
 
 def write_program(folder: Path, fault: str, kind: str) -> None:
-    """Write ``train.py`` with a fault, whose output has a format."""
+    """Write ``train.py`` with a fault, whose output has a format, or that uses a library."""
     folder.mkdir(parents=True)
-    program = PROGRAM.format(fault=fault.strip(), kind=kind, num_steps=NUM_STEPS)
+    program = LIBRARY_PROGRAMS.get(kind, PROGRAM).format(
+        fault=fault.strip(), kind=kind, num_steps=NUM_STEPS
+    )
     (folder / "train.py").write_text(program)
 
 
@@ -113,7 +117,10 @@ def run_by_hand(folder: Path, fault: str, kind: str) -> bool:
             )
             assert process.returncode == (-signal.SIGKILL if kill else 0)
             options = ["--resume"]
-        files = sorted((folder / name / OUTPUT).iterdir())
+        # Hugging Face also saves a pickle of the arguments.
+        files = [
+            path for path in sorted((folder / name / OUTPUT).iterdir()) if path.suffix != ".bin"
+        ]
         outputs.append([_read_numbers(path) for path in files])
     return outputs[0] == outputs[1]
 

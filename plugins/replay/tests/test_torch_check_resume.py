@@ -76,7 +76,16 @@ def test_generator_of_torch_trial_is_named(tmp_path: Path, scale: float) -> None
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [("none", "torch"), ("optimizer", "torch"), ("none", "h5"), ("generator", "h5")],
+    [
+        ("none", "torch"),
+        ("optimizer", "torch"),
+        ("none", "h5"),
+        ("generator", "h5"),
+        ("none", "trainer"),
+        ("generator", "trainer"),
+        ("none", "lightning"),
+        ("generator", "lightning"),
+    ],
 )
 @pytest.mark.soak
 def test_program_is_judged_as_by_hand(tmp_path: Path, fault: str, kind: str) -> None:
@@ -90,6 +99,23 @@ def test_program_is_judged_as_by_hand(tmp_path: Path, fault: str, kind: str) -> 
             "-m", "detcore", "check-resume", *words, cwd=tmp_path / "code", timeout_s=250
         )
     assert result.code == (not is_equal), result.output
+
+
+@pytest.mark.parametrize("fault", ["none", "generator"])
+@pytest.mark.parametrize("library", ["trainer", "lightning"])
+@pytest.mark.soak
+def test_script_of_library_is_checked(tmp_path: Path, library: str, fault: str) -> None:
+    write_program(tmp_path / "code", fault, library)
+    with Detcore(tmp_path) as detcore:
+        words = [sys.executable, "train.py", "--detcore"]
+        result = detcore.python(
+            "-m", "detcore", "check-resume", "--", *words, cwd=tmp_path / "code", timeout_s=250
+        )
+    assert result.code == (fault != "none"), result.output
+    if fault == "none":
+        assert "resume is exact" in result.stdout
+    else:
+        assert "in train.py:6: generator = torch.Generator().manual_seed(5)" in result.stdout
 
 
 def test_formats_are_read_bit_by_bit(tmp_path: Path) -> None:

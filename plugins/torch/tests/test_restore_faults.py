@@ -17,7 +17,7 @@ import torch
 from _lab import Lab, LineTrial
 from torch.nn import functional
 
-from detcore.checkpoint.restore_audit import audited, check_restored
+from detcore.checkpoint.restore_audit import audited, check_restored, read_audit
 from detcore.errors import InexactResumeError
 from detcore.trial import AttributeTracker
 from detcore_torch import LRScheduler, PyTorchCallback
@@ -164,7 +164,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(lab: Lab, folder: Path) -> None:
-    assert check_restored(lab.controller, folder, reaction="warn")
+    assert check_restored(lab.controller, read_audit(folder), reaction="warn")
 
 
 def first_moment(lab: Lab) -> Any:
@@ -306,7 +306,7 @@ def test_planted_fault_is_named(checkpoint: Path, fault: str) -> None:
     plant(lab)
     with pytest.raises(InexactResumeError, match=part):
         check(lab, checkpoint)
-    check_restored(lab.controller, checkpoint, reaction="ignore")
+    check_restored(lab.controller, read_audit(checkpoint), reaction="ignore")
 
 
 def test_fault_without_effect_on_later_batches_is_ignored(checkpoint: Path) -> None:
@@ -469,4 +469,4 @@ def test_unsaved_attribute_is_named(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "training had changed parts that the checkpoint does not contain" in caplog.text
     assert "  trial.numbers" in caplog.text
     with pytest.raises(InexactResumeError, match=r"  trial\.numbers\n"):
-        check_restored(lab.controller, folder, reaction="fail")
+        check_restored(lab.controller, read_audit(folder), reaction="fail")

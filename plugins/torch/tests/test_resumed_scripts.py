@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from _killed_scripts import SCRIPTS, Script, Signal
+from _script_faults import FILE, LIBRARY_PARTS, PARTS
 
 from detcore.data import StepDigests, read_digests
 from detcore.records import Database
@@ -17,7 +20,8 @@ from detcore_torch.scripts.step_log import StepLog
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
 KILL = Signal(58, needs_checkpoint=True)
-each_library = pytest.mark.parametrize("library", ["trainer", "lightning", "accelerate"])
+LIBRARIES = ("trainer", "lightning", "accelerate")
+EXACT = {"start_step": 30, "last_step": 50, "num_compared": 3, "difference": None}
 
 
 def read_resumes(script: Script) -> list[dict[str, Any]]:
@@ -26,28 +30,57 @@ def read_resumes(script: Script) -> list[dict[str, Any]]:
         return [dict(event.payload) for event in database.events(1, "resume_compared")]
 
 
-@each_library
-def test_resumed_script_is_checked(library: str, tmp_path: Path) -> None:
-    path, folder, killed = SCRIPTS / f"resumed_{library}.py", tmp_path / "run", tmp_path / "killed"
-    Script(path, folder).interrupt(KILL)
-    folder.rename(killed)
+class Killed:
+    """A script that was killed at step 58, with a checkpoint at step 30.
 
-    def resume(*arguments: str, code: int = 0) -> Script:
+    Args:
+        library: Its library.
+        folder: Receives the runs.
+    """
+
+    def __init__(self, library: str, folder: Path) -> None:
+        self.library = library
+        self._path = SCRIPTS / f"resumed_{library}.py"
+        self._folder, self._killed = folder / "run", folder / "killed"
+        Script(self._path, self._folder).interrupt(KILL)
+        self._folder.rename(self._killed)
+
+    def resume(self, *arguments: str, code: int = 0) -> Script:
         """Resume the killed script; records contain the path of its folder."""
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(killed, folder)
-        script = Script(path, folder, arguments, starts=1)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.copytree(self._killed, self._folder)
+        script = Script(self._path, self._folder, arguments, starts=1)
         assert script.run() == code, script.output()
         return script
 
-    (record,) = read_resumes(resume())
-    assert record == {"start_step": 30, "last_step": 50, "num_compared": 3, "difference": None}
 
-    (record,) = read_resumes(resume("--fault=hook"))
+@pytest.fixture(scope="module")
+def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    return Killed(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("killed", LIBRARIES, indirect=True)
+def test_planted_faults_are_named(killed: Killed) -> None:
+    """Each fault is planted in a child of one exact resume, before the check."""
+    script = killed.resume("--fault=each")
+    assert read_resumes(script) == [EXACT]
+    errors = json.loads((script.folder / FILE).read_text())
+    parts = {**PARTS, **LIBRARY_PARTS[killed.library]}
+    assert errors.keys() == parts.keys()
+    unnamed = {
+        name: errors[name] for name, part in parts.items() if not re.search(part, errors[name])
+    }
+    assert unnamed == {}
+
+
+@pytest.mark.parametrize("killed", LIBRARIES, indirect=True)
+def test_resumed_script_is_checked(killed: Killed) -> None:
+    assert read_resumes(killed.resume()) == [EXACT]
+    (record,) = read_resumes(killed.resume("--fault=hook"))
     assert record["difference"]["step"] == 31
     assert record["difference"]["kind"] == "loss"
 
-    forgetful = resume("--fault=slot", code=3)
+    forgetful = killed.resume("--fault=slot", code=3)
     assert "['exp_avg'] was saved and not restored: its values differ" in forgetful.output()
     # The same run continues, although the argument changed.
     forgetful.arguments = ["--fault=slot", "--inexact-resume=ignore"]
@@ -55,12 +88,22 @@ def test_resumed_script_is_checked(library: str, tmp_path: Path) -> None:
     assert len(read_resumes(forgetful)) == 1
 
 
-def test_unsaved_generator_is_reported(tmp_path: Path) -> None:
-    script = Script(SCRIPTS / "resumed_accelerate.py", tmp_path / "run", ["--fault=generator"])
+@pytest.mark.parametrize(
+    ("library", "fault", "kind"),
+    [
+        ("accelerate", "generator", "loss"),
+        ("accelerate", "counter", "loss"),
+        ("trainer", "skip", "record content"),
+    ],
+)
+def test_state_outside_checkpoint_is_reported(
+    tmp_path: Path, library: str, fault: str, kind: str
+) -> None:
+    script = Script(SCRIPTS / f"resumed_{library}.py", tmp_path / "run", [f"--fault={fault}"])
     script.interrupt(KILL)
     assert script.run() == 0
     (record,) = read_resumes(script)
-    assert record["difference"]["kind"] == "loss", record
+    assert record["difference"]["kind"] == kind, record
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ class CheckpointContext(Saver):
     Attributes:
         versions: Versions to record in manifests, by distribution. Framework plugins add theirs.
         has_restored: Whether `restore_path` or `download` was called.
-        restored_parts: Digests of the state in the checkpoint from which the trial resumed, by
-            part, once it was restored; or None.
+        restored_audit: The file of `write_audit` in the checkpoint from which the trial resumed,
+            once it was restored; or None.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CheckpointContext(Saver):
         self._resumed_from = parent
         self._on_damage = on_damage
         self.has_restored = False
-        self.restored_parts: Mapping[str, Any] | None = None
+        self.restored_audit: bytes | None = None
 
     def upload(
         self,
@@ -347,9 +347,7 @@ class CheckpointContext(Saver):
 
     def _note_restored(self, storage_id: str, path: Path) -> None:
         if storage_id == self._resumed_from and (path / AUDIT_FILE).exists():
-            from detcore.checkpoint.restore_audit import read_audit
-
-            self.restored_parts = read_audit(path)
+            self.restored_audit = (path / AUDIT_FILE).read_bytes()
 
     def _find_sharing_workers(
         self, storage_id: str, mode: DownloadMode

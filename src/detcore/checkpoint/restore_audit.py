@@ -77,20 +77,23 @@ def write_audit(
 def read_audit(folder: Path | None) -> Mapping[str, Any] | None:
     """Return what `write_audit` wrote into a worker's directory; None without digests."""
     file = None if folder is None else folder / AUDIT_FILE
-    if file is None or not file.exists():
-        return None
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return parse_audit(None if file is None or not file.exists() else file.read_bytes())
+
+
+def parse_audit(content: bytes | None) -> Mapping[str, Any] | None:
+    """Return the content of a file that `write_audit` wrote; None without content."""
+    document: dict[str, Any] | None = None if content is None else json.loads(content)
     return document
 
 
 def check_restored(
-    controller: object, folder: Path | None, *, reaction: str
+    controller: object, saved: Mapping[str, Any] | None, *, reaction: str
 ) -> dict[str, int] | None:
     """Compare the restored state with the digests in a checkpoint.
 
     Args:
         controller: Has restored the state.
-        folder: This worker's directory in the checkpoint; None if no directory belongs to it.
+        saved: The result of `read_audit` for this worker's directory in the checkpoint.
         reaction: ``reproducibility.inexact_resume``. "ignore" checks nothing.
 
     Returns:
@@ -103,7 +106,7 @@ def check_restored(
     if not isinstance(controller, SupportsStateTensors):
         return None
     return check_parts(
-        read_audit(folder),
+        saved,
         controller.state_tensors,
         reaction=reaction,
         live=lambda: _read_live(controller),

@@ -86,7 +86,7 @@ def read_trial(
     Raises:
         NotFoundError: If the trial does not exist, or the metric was never reported.
     """
-    from detcore.data import ResumeComparison
+    from detcore.records import list_resumes
 
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
@@ -116,10 +116,7 @@ def read_trial(
         checkpoints=database.list_checkpoints(trial_id=trial_id),
         num_runs=row["num_runs"],
         num_damaged=len(database.events(trial_id, "damaged")),
-        resumes=[
-            ResumeComparison.from_fields(event.payload)
-            for event in database.events(trial_id, "resume_compared")
-        ],
+        resumes=list_resumes(database.events(trial_id, "resume_compared")),
     )
     try:
         return facts, _choose_series(database, facts, plot_metric)

@@ -309,7 +309,7 @@ class PollingClock(Protocol):
             clock.save(state)
     ```
 
-    To check each resume, give `state` a method `state_tensors` and pass the method to `watch`.
+    To check each resume, give `state` a method `state_tensors`, and call `watch`.
 
     With several workers, all of them must make the same calls at the same step.
 
@@ -338,10 +338,10 @@ class PollingClock(Protocol):
     def digests(self) -> StepDigests | None:
         """Digests of each step's batch, metrics and state; None if they are off."""
 
-    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
+    def watch(self, state: Callable[[], SupportsStateTensors]) -> None:
         """Check the restored state, and digest the state at later reports.
 
-        Call it once, before the first step, with a method `state_tensors`.
+        Call it once, before the first step. `state` returns the object that is passed to `save`.
 
         Raises:
             InexactResumeError: If a part differs from the state at the call of `save`.

@@ -210,7 +210,7 @@ class Context:
             InexactResumeError: If a part differs from the saved part; the message names it.
             InvalidDataTypeError: If the state contains other objects.
         """
-        from detcore.checkpoint.restore_audit import check_parts
+        from detcore.checkpoint.restore_audit import check_parts, parse_audit
         from detcore.core.state_parts import name_parts
 
         def name_state() -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Context:
         parts = self._open_parts()
         if not self.distributed.rank:
             check_parts(
-                parts.checkpoint.restored_parts,
+                parse_audit(parts.checkpoint.restored_audit),
                 name_state,
                 reaction=parts.info.settings.inexact_resume,
             )

@@ -21,6 +21,7 @@ from detcore.records.record_classes import (
     ObserverCursor,
     RunRecord,
     TrialRecord,
+    list_resumes,
 )
 from detcore.records.retention import RetentionPlan, RetentionPolicy, plan_retention
 from detcore.records.runner_lock import Runner, RunnerLock
@@ -60,6 +61,7 @@ __all__ = [
     "hide_secrets",
     "ingest_event_logs",
     "ingest_reports",
+    "list_resumes",
     "list_revisions",
     "make_engine",
     "mask_url",

@@ -12,6 +12,8 @@ from detcore.contract.values import Control, ExperimentState, Length, TrialState
 if TYPE_CHECKING:
     from sqlalchemy import Row
 
+    from detcore.data import ResumeComparison
+
 _T = TypeVar("_T")
 
 
@@ -187,6 +189,13 @@ class EventRecord:
     kind: str
     payload: Mapping[str, Any]
     reported_at: datetime.datetime
+
+
+def list_resumes(events: Iterable[EventRecord]) -> list[ResumeComparison]:
+    """Return the comparisons in a trial's events of kind "resume_compared"."""
+    from detcore.data import ResumeComparison
+
+    return [ResumeComparison.from_fields(event.payload) for event in events]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint.restore_audit import check_parts
+from detcore.checkpoint.restore_audit import check_restored
 from detcore.contract.controllers import Clock, Decision, PollingClock, Step, ValidationResult
 from detcore.contract.errors import (
     CheckpointTimeoutError,
@@ -23,9 +23,12 @@ from detcore.trial.agreement import Agreement, StopRequests, UnitMetrics
 from detcore.trial.schedule import Schedule, SchedulePlan, plan_from_settings
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from detcore.contract.controllers import LoopingController, SavesState, SteppingController
+    from detcore.contract.controllers import (
+        LoopingController,
+        SavesState,
+        SteppingController,
+        SupportsStateTensors,
+    )
     from detcore.contract.trial import TrialContext
     from detcore.core import Context, SearcherOperation
     from detcore.core.preempt_context import Grace
@@ -119,11 +122,11 @@ class ScheduledPollingClock(PollingClock):
     def digests(self) -> StepDigests | None:
         return self._context.digests
 
-    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]]) -> None:
-        check_parts(self._saved_parts, tensors, reaction=self._settings.inexact_resume)
+    def watch(self, state: Callable[[], SupportsStateTensors]) -> None:
+        check_restored(state(), self._saved_parts, reaction=self._settings.inexact_resume)
         self._saved_parts = None
         if self._context.digests is not None:
-            self._context.digests.watch_script(tensors)
+            self._context.digests.watch_script(lambda: state().state_tensors())
 
     @property
     def interrupt_requested(self) -> bool:

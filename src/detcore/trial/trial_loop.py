@@ -405,7 +405,7 @@ def _restore_controller(
             if not framework.inexact_resume:
                 digests = check_restored(
                     controller,
-                    context.worker_directory(path),
+                    read_audit(context.worker_directory(path)),
                     reaction=core.info.settings.inexact_resume,
                 )
             return state, digests

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
-from detcore.trial import Step
+from detcore.trial import Step, read_own_state
 from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
 from detcore_torch.libraries import import_supported, torch
 from detcore_torch.process_group import settle_buckets
@@ -34,6 +34,7 @@ from detcore_torch.scripts.script_run import (
     count_steps_per_epoch,
     generators_in,
     hyperparameters,
+    name_position,
     open_run,
 )
 from detcore_torch.scripts.step_log import StepLog
@@ -42,6 +43,7 @@ from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.shared_state import attributes_in
 from detcore_torch.state.state_files import read_state
 from detcore_torch.state.training_state import TrainingState
+from detcore_torch.state.user_attributes import TorchCodec, name_callbacks
 
 import_supported("accelerate", (1, 12), (2,), "accelerate")
 
@@ -261,7 +263,7 @@ class Training:
             self._is_watched = True
             for restore in self._resume:
                 restore()
-            self._clock.watch(lambda: self._make_state({}).state_tensors())
+            self._clock.watch(lambda: self._make_state({}))
 
     def _restore_rest(self) -> None:
         """Restore the checkpoint's model attributes and generators, once."""
@@ -316,7 +318,14 @@ class Training:
             rank=self._run.context.distributed.rank,
             extra=lambda files: files.add_state(_FRAMEWORK, rest),
             has_updated=self._is_updated,
+            read_others=self._read_others,
         )
+
+    def _read_others(self) -> dict[str, Any]:
+        values = name_position(self._data.position)
+        for name, instance in name_callbacks(self._accelerator._custom_objects):
+            values |= read_own_state(instance.state_dict, f"registered {name}", codec=TorchCodec())
+        return values
 
     def _load_registered(self, states: list[object]) -> None:
         objects = self._accelerator._custom_objects

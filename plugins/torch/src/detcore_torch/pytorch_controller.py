@@ -21,7 +21,7 @@ from detcore_torch.process_group import lost_peers_raised
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other
-from detcore_torch.state.state_digests import list_arrays, read_live_state
+from detcore_torch.state.state_digests import list_arrays
 from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
 from detcore_torch.state.worker_state import WorkerState
@@ -92,6 +92,7 @@ class TorchController:
             callbacks=self._callbacks,
             has_updated=False,
             trial_attributes=self._attributes.capture,
+            read_others=self._read_others,
         )
         self._train = match_arguments(trial.train_batch, "batch", "epoch_idx", "batch_idx")
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
@@ -135,7 +136,7 @@ class TorchController:
         self._callbacks.start_save()
         self._state.save(directory)
         if self._callbacks.reads_checkpoints:
-            self._saved_live = self._read_live()
+            self._saved_live = self._state.live_state()
         self._callbacks.finish_files(str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
@@ -162,15 +163,13 @@ class TorchController:
     def live_state(self) -> Mapping[str, Any]:
         """Return flags, attributes, scalers, callbacks and the data position by name."""
         values, self._saved_live = self._saved_live, None
-        return self._read_live() if values is None else values
+        return self._state.live_state() if values is None else values
 
-    def _read_live(self) -> dict[str, Any]:
+    def _read_others(self) -> dict[str, Any]:
         return {
-            **read_live_state(self._state),
             "data.position": self._feed.position,
             "data.batches": self._state.batches,
             **self._attributes.read_live(),
-            **self._callbacks.read_live(),
         }
 
     def restore(self, directory: Path) -> None:

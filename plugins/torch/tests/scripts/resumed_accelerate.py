@@ -3,16 +3,42 @@
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from resumed_task import Network, args, change_weights, fault, make_optimizer, noise, records
+from resumed_task import (
+    Network,
+    Progress,
+    args,
+    change_weights,
+    fault,
+    make_optimizer,
+    make_scaler,
+    make_scheduler,
+    noise,
+    plant_faults,
+    records,
+)
 from torch.utils.data import DataLoader
 
 from detcore_torch.for_accelerate import training
 
+
+class Registered(Progress):
+    def state_dict(self):
+        return {**vars(self), "generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state):
+        self.count, self.average = state["count"], state["average"]
+        self.generator.bit_generator.state = state["generator"]
+
+
+Registered.__name__ = "Progress"  # as in the other scripts
 set_seed(1)
 accelerator = Accelerator(cpu=True)
-model = Network()
-model, optimizer, loader = accelerator.prepare(
-    model, make_optimizer(model), DataLoader(records, 4, shuffle=True)
+accelerator.scaler = make_scaler()
+model, progress = Network(), Registered()
+accelerator.register_for_checkpointing(progress)
+optimizer = make_optimizer(model)
+model, optimizer, scheduler, loader = accelerator.prepare(
+    model, optimizer, make_scheduler(optimizer), DataLoader(records, 4, shuffle=True)
 )
 
 
@@ -23,6 +49,8 @@ def evaluate():
     return {"val_loss": torch.stack(losses).mean()}
 
 
+plant_faults(model, progress, lambda: {"data position": lambda: run._data.position.update(batch=1)})
+count = 0  # no checkpoint contains it
 with training(
     accelerator,
     loader,
@@ -35,12 +63,15 @@ with training(
     for number, batch in enumerate(run):
         if number == 0:
             change_weights(model)
+        count += 1
         if fault == "generator":
             batch["x"] += 0.1 * torch.randn(batch["x"].shape, generator=noise)
-        loss = model(**batch)["loss"]
+        loss = model(**batch)["loss"] * (count if fault == "counter" else 1)
         accelerator.backward(loss)
         optimizer.step()
+        scheduler.step()
         optimizer.zero_grad()
+        progress.update(model)
         run.report(train_loss=loss)
 
 trained = {"model": model, "optimizer": optimizer}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detcore.data import digest_array
 from detcore.errors import RunError
 from detcore_replay.diverge.digest_comparison import measure_difference
 from detcore_replay.resume_check.check_result import format_counts
@@ -204,12 +205,8 @@ def _compare_tensors(one: Mapping[str, Array], other: Mapping[str, Array]) -> It
         elif (pair[0].dtype, pair[0].shape) != (pair[1].dtype, pair[1].shape):
             kinds = " and ".join(f"{array.dtype}{list(array.shape)}" for array in pair)
             yield f"{name} is {kinds}"
-        elif _get_bytes(pair[0]) != _get_bytes(pair[1]):
+        elif digest_array(pair[0]) != digest_array(pair[1]):
             yield f"{name} {_describe_values(*pair)}"
-
-
-def _get_bytes(array: Array) -> bytes:
-    return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
 
 
 def _describe_values(one: Array, other: Array) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.client import EmbeddedTransport
-from detcore.data import DigestedRun, ResumeComparison, read_digests
+from detcore.data import DigestedRun, read_digests
 from detcore.environment import read_environment
 from detcore.errors import RunError
+from detcore.records import list_resumes
 from detcore_replay.diverge.digest_comparison import Difference, find_first_difference
 from detcore_replay.resume_check.causes import find_cause, find_lines
 from detcore_replay.resume_check.check_result import CheckResult, Plan, format_counts
@@ -22,6 +23,7 @@ from detcore_replay.resume_check.scratch_runs import DelayedMoment, Moment, Scra
 from detcore_replay.resume_check.tensor_files import compare_files
 
 if TYPE_CHECKING:
+    from detcore.data import ResumeComparison
     from detcore.records import Database, TrialRecord
 
 
@@ -283,10 +285,7 @@ class _TrialFacts:
                 (row.steps_completed for row in database.metrics(trial.id, "training", run_id=1)),
                 default=0,
             ),
-            resumes=[
-                ResumeComparison.from_fields(event.payload)
-                for event in database.events(trial.id, "resume_compared")
-            ],
+            resumes=list_resumes(database.events(trial.id, "resume_compared")),
             final=places[max(places)] if places else None,
         )
 

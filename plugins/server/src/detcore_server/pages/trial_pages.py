@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from detcore.data import ResumeComparison
+from detcore.records import list_resumes
 from detcore_report import read_activities, read_view
 from detcore_server.pages.lineage import find_ancestors, run_origins
 from detcore_server.pages.page_charts import page_charts
@@ -55,10 +55,7 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
             for kind in ("validation", "training")
         },
         runs=runs, run_origins=run_origins(runs, records),
-        resumes=[
-            str(ResumeComparison.from_fields(event.payload))
-            for event in database.events(trial_id, "resume_compared")
-        ],
+        resumes=list_resumes(database.events(trial_id, "resume_compared")),
         ancestors=find_ancestors(database, view.record),
         checkpoints=_list_checkpoints(database, records, view.metric, record.experiment_id),
         verifier=state.verifier,

@@ -27,6 +27,7 @@ from detcore_torch.scripts.lightning_state import (
 from detcore_torch.scripts.script_run import (
     ScriptRun,
     generators_in,
+    name_position,
     restore_callbacks,
 )
 from detcore_torch.scripts.step_log import StepLog
@@ -310,7 +311,7 @@ class _ClockCallback:
         trainer, checkpoint = self._trainer, self._run.checkpoint
         if checkpoint is None:
             overwrite_later_files(trainer, read_first_files(trainer, self._run.context))
-            self._clock.watch(lambda: self._make_state({}).state_tensors())
+            self._clock.watch(lambda: self._make_state({}))
             return
         document = read_state(checkpoint, FRAMEWORK)
         self._make_state({}).restore(checkpoint)
@@ -322,7 +323,7 @@ class _ClockCallback:
         trainer.fit_loop._restarting = False
         overwrite_later_files(trainer, document["files"])
         generators_in(self._clock, checkpoint, self._attributes.models)()
-        self._clock.watch(lambda: self._make_state({}).state_tensors())
+        self._clock.watch(lambda: self._make_state({}))
         self._run.release()
 
     def _make_state(self, rest: Mapping[str, object]) -> TrainingState:
@@ -331,7 +332,9 @@ class _ClockCallback:
             attributes=self._attributes,
             optimizers=trainer.optimizers,
             schedulers=[config.scheduler for config in trainer.lr_scheduler_configs],
+            scalers=[] if trainer.scaler is None else [trainer.scaler],
             rank=self._run.context.distributed.rank,
             callbacks=self._callbacks,
             extra=lambda files: files.add_state(FRAMEWORK, rest),
+            read_others=lambda: name_position(self._data.loader.position()),
         )

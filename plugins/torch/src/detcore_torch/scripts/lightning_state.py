@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detcore.trial import read_own_state, read_values
 from detcore_torch.libraries import torch
 from detcore_torch.state.model_attributes import restore_buffers
 from detcore_torch.state.shared_state import attributes_in, load_models
 from detcore_torch.state.state_files import read_state
-from detcore_torch.state.user_attributes import UserAttributes, name_callbacks
+from detcore_torch.state.user_attributes import TorchCodec, UserAttributes, name_callbacks
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -156,11 +157,12 @@ class CallbackStates:
         ]
         parts = [part for part in vars(trainer).values() if hasattr(part, "__dict__")]
         names = dict(name_callbacks(callbacks))
+        self._others = [callback for callback in trainer.callbacks if callback not in callbacks]
         self._attributes = UserAttributes(
             names,
             functions={"model": model, **names},
             # `overwrite_later_files` replaces the method.
-            ignored={name: ["file_exists"] for name in names},
+            ignored={name: ["file_exists", _PROCESS_TIME] for name in names},
             ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 
@@ -170,11 +172,8 @@ class CallbackStates:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
-        attributes = self._attributes.capture()
-        for values in attributes.values():
-            values.pop(_PROCESS_TIME, None)
         return {
-            "attributes": attributes,
+            "attributes": self._attributes.capture(),
             "metrics": dict(self._trainer.callback_metrics),
             "results": {
                 key: {"value": result.value, "count": getattr(result, "cumulated_batch_size", None)}
@@ -188,6 +187,18 @@ class CallbackStates:
         self._attributes.restore(states["attributes"])
         self._trainer._logger_connector._callback_metrics.update(states["metrics"])
         self._results = dict(states["results"])
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the trainer's progress, its metrics, and the state of callbacks by name."""
+        trainer, codec = self._trainer, TorchCodec()
+        metrics = dict(trainer._logger_connector._callback_metrics)
+        values = self._attributes.read_live("callback ")
+        for name in ("current_epoch", "global_step", "should_stop"):
+            values[f"trainer.{name}"] = getattr(trainer, name)
+        values |= read_values(metrics, "trainer.callback_metrics", codec=codec)
+        for name, callback in name_callbacks(self._others):
+            values |= read_own_state(callback.state_dict, f"callback {name}", codec=codec)
+        return values
 
     def merge_results(self) -> None:
         """Add the partial sums of a checkpoint to the metrics that the first batch logs, once."""

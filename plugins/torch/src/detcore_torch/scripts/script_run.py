@@ -260,6 +260,15 @@ def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
     return max(1, math.ceil(num_batches / batches_per_step))
 
 
+def name_position(position: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a loader's position by name, for the comparison after a resume.
+
+    Between two epochs, the end of the first and the start of the second are the same.
+    """
+    length = position.get("batches_per_epoch")  # unknown for a stream
+    return {"data.position": position["epoch"] * length + position["batch"]} if length else {}
+
+
 def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
     """Restore the states of this worker's callbacks.
 

@@ -104,7 +104,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         with preserved_generators():
             if self._resumed_generators is not None:
                 self._resumed_generators()
-            self._clock.watch(lambda: self._make_state().state_tensors())
+            self._clock.watch(self._make_state)
         self._run.release()
         with preserved_generators():
             decision = self._validate_first()
@@ -338,6 +338,10 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             rank=self._run.context.distributed.rank,
             callbacks=self._callbacks,
             extra=self._add_trainer_state,
+            read_others=lambda: {
+                "trainer.is_stopping": self._is_stopping,
+                **self._best.read_live(),
+            },
         )
 
     def _add_trainer_state(self, files: StateFiles) -> None:

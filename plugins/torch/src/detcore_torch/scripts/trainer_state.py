@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 
+from detcore.trial import read_values
 from detcore_torch.libraries import torch
 from detcore_torch.state.state_files import read_tensors
-from detcore_torch.state.user_attributes import FUNCTIONS, UserAttributes, name_callbacks
+from detcore_torch.state.user_attributes import (
+    FUNCTIONS,
+    TRAINER,
+    TorchCodec,
+    UserAttributes,
+    name_callbacks,
+)
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.torch")
 _BEST = "best.safetensors"
-_TRAINER = "$trainer"
+_PROGRESS = ("global_step", "epoch", "best_metric")
 # Trainer objects that a callback may hold, and whose state is saved elsewhere.
 _SHARED_OBJECTS = (
     "accelerator", "args", "callback_handler", "control", "data_collator", "eval_dataset", "model",
@@ -47,7 +54,7 @@ class CallbackStates:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._callbacks = dict(name_callbacks(trainer.callback_handler.callbacks))
-        owners = {_TRAINER: trainer, **self._callbacks}
+        owners = {TRAINER: trainer, **self._callbacks}
         is_plain = type(trainer).__module__.startswith("transformers.")
         self._attributes = UserAttributes(
             {
@@ -55,7 +62,7 @@ class CallbackStates:
                 for name, owner in owners.items()
                 if not type(owner).__module__.startswith("transformers.")
             },
-            ignored={_TRAINER: () if is_plain else list_library_attributes()},
+            ignored={TRAINER: () if is_plain else list_library_attributes()},
             functions={"trainer": trainer, "model": trainer.model, **self._callbacks},
             ignored_objects=[trainer, *(getattr(trainer, name) for name in _SHARED_OBJECTS)],
         )
@@ -82,7 +89,7 @@ class CallbackStates:
         missing = {*states["exported"], *states["attributes"]} - {
             *self._callbacks,
             FUNCTIONS,
-            _TRAINER,
+            TRAINER,
         }
         if missing:
             _logger.warning(
@@ -94,6 +101,20 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             if name in states["exported"] and isinstance(callback, ExportableState):
                 _load_exported(name, callback, states["exported"][name])
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the trainer's progress, and the changes that callbacks and others made."""
+        state = self._trainer.state
+        values = self._attributes.read_live("callback ")
+        for name in _PROGRESS:  # numbers of any type, which become floats in a checkpoint
+            number = getattr(state, name)
+            values[f"trainer.state.{name}"] = str(number if number is None else float(number))
+        for name, callback in self._callbacks.items():
+            if isinstance(callback, ExportableState):
+                for attribute in callback.state().get("attributes", {}):
+                    path = f"callback {name}.{attribute}"
+                    values |= read_values(getattr(callback, attribute), path, codec=TorchCodec())
+        return values
 
 
 def list_library_attributes() -> frozenset[str]:
@@ -153,6 +174,14 @@ class BestModel:
         if self._step not in (None, self._trainer.state.global_step):
             files.add_tensors(_BEST, self._tensors)
         return self._step
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the best model and its step by name, for the comparison after a resume."""
+        if not self._trainer.args.load_best_model_at_end:
+            return {}
+        return read_values(
+            {"step": self._step, "tensors": self._tensors}, "best model", codec=TorchCodec()
+        )
 
     def restore(self, checkpoint: Path, step: int | None) -> None:
         """Restore the best model from a checkpoint, after the trainer's model."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError
 from detcore_torch.state.shared_state import SavedObjects, capture_shared, restore_shared
-from detcore_torch.state.state_digests import name_state
+from detcore_torch.state.state_digests import name_state, read_live_state
 from detcore_torch.state.state_files import StateFiles
 from detcore_torch.state.worker_state import StatefulCallbacks, capture_worker
 
@@ -32,6 +32,7 @@ class TrainingState(SavedObjects):
             Gradients of other parameters are saved: a script may clip by the norm of all gradients.
         batches: Batches completed, of a trial.
         trial_attributes: Returns the attributes that a trial has changed.
+        read_others: Reads other values that are compared after a resume, by name.
     """
 
     rank: int = 0
@@ -40,6 +41,7 @@ class TrainingState(SavedObjects):
     has_updated: bool = True
     batches: int = 0
     trial_attributes: Callable[[], Mapping[str, Any]] = dict
+    read_others: Callable[[], Mapping[str, Any]] = dict
     _tensors: Sequence[TensorInfo] = ()
 
     def save(self, directory: Path) -> None:
@@ -57,6 +59,11 @@ class TrainingState(SavedObjects):
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, gradients, models, optimizers and schedulers as arrays by name."""
         return name_state(self)
+
+    def live_state(self) -> Mapping[str, Any]:
+        """Return flags, attributes, scalers, callbacks and the other values by name."""
+        callbacks = {} if self.callbacks is None else self.callbacks.read_live()
+        return {**read_live_state(self), **self.read_others(), **callbacks}
 
     def restore(self, checkpoint: Path) -> None:
         """Restore everything but the random generators and the callbacks.

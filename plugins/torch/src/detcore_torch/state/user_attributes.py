@@ -10,7 +10,8 @@ from detcore.trial import AttributeCodec, AttributeTracker, FunctionTracker
 from detcore_torch.libraries import torch
 from detcore_torch.state.model_attributes import read_buffers, restore_buffers
 
-FUNCTIONS = "$functions"
+FUNCTIONS, TRAINER = "$functions", "$trainer"
+_OWNERS = {FUNCTIONS: "", TRAINER: "trainer."}
 _KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.Generator)
 
 
@@ -72,7 +73,7 @@ class UserAttributes:
         values: dict[str, Any] = {}
         for name, tracker in self._trackers.items():
             if name not in omitted:
-                values |= tracker.read_live("" if name == FUNCTIONS else f"{prefix}{name}.")
+                values |= tracker.read_live(_OWNERS.get(name, f"{prefix}{name}."))
         return values
 
     def restore(self, states: Mapping[str, Mapping[str, Any]]) -> None:

@@ -26,6 +26,9 @@ class StatefulCallbacks(Protocol):
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore the callbacks' states."""
 
+    def read_live(self) -> dict[str, Any]:
+        """Return the states and changed attributes by name, for the comparison after a resume."""
+
 
 def capture_worker(
     files: StateFiles,
