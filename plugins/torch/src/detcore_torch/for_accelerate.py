@@ -187,7 +187,8 @@ class Training:
             resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
-        for wrapper in _find_wrappers(accelerator):
+        self._wrapped = _find_wrappers(accelerator)
+        for wrapper in self._wrapped:
             settle_buckets(wrapper)
         self._attributes = ModelAttributes([
             accelerator.unwrap_model(model) for model in accelerator._models
@@ -319,6 +320,7 @@ class Training:
             extra=lambda files: files.add_state(_FRAMEWORK, rest),
             has_updated=self._is_updated,
             read_others=self._read_others,
+            wrapped=self._wrapped,
         )
 
     def _read_others(self) -> dict[str, Any]:

@@ -132,6 +132,22 @@ def settle_buckets(model: torch.nn.Module) -> None:
                 parameter.grad = gradient
 
 
+def list_received_buffers(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the buffers that ``DistributedDataParallel`` copies from the chief before each step.
+
+    Args:
+        models: Models in their process group wrappers.
+    """
+    return [
+        buffer
+        for model in models
+        for wrapped in model.modules()
+        if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
+        and wrapped.broadcast_buffers
+        for buffer in wrapped.modules_buffers
+    ]
+
+
 class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     """A loss of zero that gives all parameters of a module zero gradients, in reverse order.
 

@@ -342,6 +342,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 "trainer.is_stopping": self._is_stopping,
                 **self._best.read_live(),
             },
+            wrapped=[trainer.model_wrapped],
         )
 
     def _add_trainer_state(self, files: StateFiles) -> None:
