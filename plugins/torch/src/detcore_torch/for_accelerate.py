@@ -26,7 +26,7 @@ from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step, read_own_state
 from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
 from detcore_torch.libraries import import_supported, torch
-from detcore_torch.process_group import settle_buckets
+from detcore_torch.process_group import broadcast_from_chief, settle_buckets
 from detcore_torch.scripts.script_run import (
     Plan,
     Reaction,
@@ -279,6 +279,7 @@ class Training:
             elif decision.step is Step.VALIDATE:
                 self._clock.validated(self._run_validation())
             elif decision.step is Step.CHECKPOINT:
+                self._share_buffers()
                 registered = [
                     instance.state_dict() for instance in self._accelerator._custom_objects
                 ]
@@ -291,6 +292,12 @@ class Training:
                     self._run.check_completed()  # exits
                 return True
         return False
+
+    def _share_buffers(self) -> None:
+        """Give all workers the chief's buffers, as their next batch would."""
+        if self._accelerator.num_processes > 1:
+            for model in self._attributes.models:
+                broadcast_from_chief(model.buffers())
 
     def _average_metrics(self) -> dict[str, float]:
         values_by_name, self._metrics = self._metrics, {}
