@@ -26,7 +26,7 @@ from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step, read_own_state
 from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
 from detcore_torch.libraries import import_supported, torch
-from detcore_torch.process_group import broadcast_from_chief, settle_buckets
+from detcore_torch.process_group import settle_buckets
 from detcore_torch.scripts.script_run import (
     Plan,
     Reaction,
@@ -187,8 +187,7 @@ class Training:
             resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
-        self._wrapped = _find_wrappers(accelerator)
-        for wrapper in self._wrapped:
+        for wrapper in _find_wrappers(accelerator):
             settle_buckets(wrapper)
         self._attributes = ModelAttributes([
             accelerator.unwrap_model(model) for model in accelerator._models
@@ -279,7 +278,6 @@ class Training:
             elif decision.step is Step.VALIDATE:
                 self._clock.validated(self._run_validation())
             elif decision.step is Step.CHECKPOINT:
-                self._share_buffers()
                 registered = [
                     instance.state_dict() for instance in self._accelerator._custom_objects
                 ]
@@ -292,12 +290,6 @@ class Training:
                     self._run.check_completed()  # exits
                 return True
         return False
-
-    def _share_buffers(self) -> None:
-        """Give all workers the chief's buffers, as their next batch would."""
-        if self._accelerator.num_processes > 1:
-            for model in self._attributes.models:
-                broadcast_from_chief(model.buffers())
 
     def _average_metrics(self) -> dict[str, float]:
         values_by_name, self._metrics = self._metrics, {}
@@ -327,7 +319,6 @@ class Training:
             extra=lambda files: files.add_state(_FRAMEWORK, rest),
             has_updated=self._is_updated,
             read_others=self._read_others,
-            wrapped=self._wrapped,
         )
 
     def _read_others(self) -> dict[str, Any]:

@@ -98,6 +98,16 @@ def broadcast_from_chief(tensors: Iterable[torch.Tensor]) -> None:
                 tensor.detach().copy_(part.view_as(tensor))
 
 
+def share_buffers(models: Iterable[torch.nn.Module]) -> None:
+    """Give all workers the chief's buffers, which checkpoints contain; all workers must call this.
+
+    ``DistributedDataParallel`` does so before each batch of training, but not after it and not in
+    a validation. Without other workers, nothing changes.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        broadcast_from_chief(buffer for model in models for buffer in model.buffers())
+
+
 def settle_buckets(model: torch.nn.Module) -> None:
     """Make each ``DistributedDataParallel`` in a model fix its order of gradients now.
 
@@ -130,22 +140,6 @@ def settle_buckets(model: torch.nn.Module) -> None:
             wrapped.module = inner
             for parameter, gradient in gradients:
                 parameter.grad = gradient
-
-
-def list_received_buffers(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return the buffers that ``DistributedDataParallel`` copies from the chief before each step.
-
-    Args:
-        models: Models in their process group wrappers.
-    """
-    return [
-        buffer
-        for model in models
-        for wrapped in model.modules()
-        if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
-        and wrapped.broadcast_buffers
-        for buffer in wrapped.modules_buffers
-    ]
 
 
 class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed

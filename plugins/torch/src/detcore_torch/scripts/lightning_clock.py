@@ -337,5 +337,4 @@ class _ClockCallback:
             callbacks=self._callbacks,
             extra=lambda files: files.add_state(FRAMEWORK, rest),
             read_others=lambda: name_position(self._data.loader.position()),
-            wrapped=[trainer.model],
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
-from detcore_torch.process_group import broadcast_from_chief
+from detcore_torch.process_group import share_buffers
 from detcore_torch.state.random_generators import preserved_generators
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def unwrapped_model(trainer: Trainer) -> Iterator[None]:
     """
     wrapped = trainer.strategy.model
     if trainer.world_size > 1:
-        broadcast_from_chief(trainer.lightning_module.buffers())
+        share_buffers([trainer.lightning_module])
         trainer.strategy.model = trainer.lightning_module
     try:
         yield

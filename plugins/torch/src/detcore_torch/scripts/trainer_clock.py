@@ -11,14 +11,13 @@ from transformers import TrainerCallback
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
-from detcore_torch.process_group import settle_buckets
+from detcore_torch.process_group import settle_buckets, share_buffers
 from detcore_torch.scripts.script_run import (
     ScriptRun,
     generators_in,
     restore_callbacks,
 )
 from detcore_torch.scripts.step_log import StepLog
-from detcore_torch.scripts.trainer_data import share_buffers
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import captured_generators, preserved_generators
 from detcore_torch.state.state_files import read_state
@@ -266,7 +265,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         """Set the trainer's flags for a decision."""
         if decision.step is not Step.TRAIN:
-            share_buffers(self._trainer)
+            share_buffers([self._trainer.model])
         while decision.step is Step.CHECKPOINT and not is_evaluating:
             if self._is_validation_missing():
                 decision = dataclasses.replace(decision, step=Step.VALIDATE)
@@ -342,7 +341,6 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 "trainer.is_stopping": self._is_stopping,
                 **self._best.read_live(),
             },
-            wrapped=[trainer.model_wrapped],
         )
 
     def _add_trainer_state(self, files: StateFiles) -> None:

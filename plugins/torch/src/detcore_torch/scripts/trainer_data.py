@@ -14,7 +14,6 @@ from detcore_torch.data.batch_order import BatchRequests
 from detcore_torch.data.data_loader import check_loader, describe_loader, list_options
 from detcore_torch.data.iterable_stream import EpochStream
 from detcore_torch.libraries import torch
-from detcore_torch.process_group import broadcast_from_chief
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -151,15 +150,6 @@ def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
         return loss, logits, labels
 
     return prediction_step
-
-
-def share_buffers(trainer: Trainer) -> None:
-    """Copy the chief's buffers, which checkpoints contain, to all workers.
-
-    ``DistributedDataParallel`` does so before each batch of training, but not in a validation.
-    """
-    if trainer.args.world_size > 1:
-        broadcast_from_chief(trainer.model.buffers())
 
 
 def _count_unrepeated(trainer: Trainer, size: int) -> int:

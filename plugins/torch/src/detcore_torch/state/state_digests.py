@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,20 +39,13 @@ def list_arrays(value: Any) -> list[Any]:
     return [value] if isinstance(value, str | bytes | np.ndarray) else []
 
 
-def name_state(
-    objects: SavedObjects, omitted: Iterable[torch.Tensor] = ()
-) -> dict[str, np.ndarray]:
+def name_state(objects: SavedObjects) -> dict[str, np.ndarray]:
     """Return the whole state by name: generators, gradients, models, optimizers, schedulers.
 
     The tensors are those of the live objects, not of their ``state_dict``. A tensor of an optimizer
     that is not aligned has a second entry with the address modulo 64 bytes, because BLAS adds its
     elements in another order.
-
-    Args:
-        objects: The objects.
-        omitted: Buffers to leave out.
     """
-    omitted_ids = {id(tensor) for tensor in omitted}
     arrays: dict[str, Any] = {}
     arrays |= {f"random.{name}": array for name, array in _read_generators()}
     for index, model in enumerate(objects.models):
@@ -62,8 +55,7 @@ def name_state(
     names: dict[int, str] = {}
     for index, model in enumerate(objects.models):
         for name, tensor in list_tensors(model):
-            if id(tensor) not in omitted_ids:
-                arrays[_name_array("model", index, name)] = _to_array(tensor)
+            arrays[_name_array("model", index, name)] = _to_array(tensor)
             names.setdefault(id(tensor), _name_array("", index, name).lstrip("-."))
     for index, optimizer in enumerate(objects.optimizers):
         values = _read_optimizer(optimizer, _name_array("optimizer", index, ""), names)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError
-from detcore_torch.libraries import torch
-from detcore_torch.process_group import list_received_buffers
+from detcore_torch.process_group import share_buffers
 from detcore_torch.state.shared_state import SavedObjects, capture_shared, restore_shared
 from detcore_torch.state.state_digests import name_state, read_live_state
 from detcore_torch.state.state_files import StateFiles
@@ -35,8 +34,6 @@ class TrainingState(SavedObjects):
         batches: Batches completed, of a trial.
         trial_attributes: Returns the attributes that a trial has changed.
         read_others: Reads other values that are compared after a resume, by name.
-        wrapped: The models in wrappers that copy the chief's buffers to all workers before a step.
-            The other workers' buffers are therefore no state.
     """
 
     rank: int = 0
@@ -46,7 +43,6 @@ class TrainingState(SavedObjects):
     batches: int = 0
     trial_attributes: Callable[[], Mapping[str, Any]] = dict
     read_others: Callable[[], Mapping[str, Any]] = dict
-    wrapped: Sequence[torch.nn.Module] = ()
     _tensors: Sequence[TensorInfo] = ()
 
     def save(self, directory: Path) -> None:
@@ -63,7 +59,7 @@ class TrainingState(SavedObjects):
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, gradients, models, optimizers and schedulers as arrays by name."""
-        return name_state(self, list_received_buffers(self.wrapped) if self.rank else ())
+        return name_state(self)
 
     def live_state(self) -> Mapping[str, Any]:
         """Return flags, attributes, scalers, callbacks and the other values by name."""
@@ -104,6 +100,7 @@ class TrainingState(SavedObjects):
         return [type(instance).__name__ for instance in objects]
 
     def _capture(self) -> StateFiles:
+        share_buffers(self.models)
         files = StateFiles()
         if self.rank == 0:
             capture_shared(self, files)
