@@ -45,7 +45,7 @@ def list_names(*scripts: Script) -> list[list[str]]:
         pytest.param("accelerate", "lbfgs", marks=pytest.mark.soak),
         *(
             pytest.param("lightning", case, marks=pytest.mark.soak)
-            for case in ("attributes", "filtered", "finetune", "lbfgs", "swa-norm")
+            for case in ("accumulate", "attributes", "filtered", "finetune", "lbfgs", "swa-norm")
         ),
     ],
 )

@@ -298,6 +298,7 @@ class _ClockCallback:
             "position": self._data.loader.position(),
             "validation": self._validation,
             "is_stopping": self._trainer.should_stop,
+            "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
             "files": list_files(self._trainer),
         })  # fmt: skip
         if not find_averaging_schedulers(self._trainer):
@@ -318,6 +319,8 @@ class _ClockCallback:
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         trainer.should_stop = trainer.should_stop or document["is_stopping"]
         self._validation = document["validation"]
+        # Callbacks change it at the start of an epoch, which a resume within the epoch omits.
+        trainer.accumulate_grad_batches = document["accumulate_grad_batches"]
         # A restarting loop skips ReduceLROnPlateau in this epoch, because Lightning's own
         # checkpoints have no metrics for it.
         trainer.fit_loop._restarting = False

@@ -193,7 +193,7 @@ class CallbackStates:
         trainer, codec = self._trainer, TorchCodec()
         metrics = dict(trainer._logger_connector._callback_metrics)
         values = self._attributes.read_live("callback ")
-        for name in ("current_epoch", "global_step", "should_stop"):
+        for name in ("current_epoch", "global_step", "should_stop", "accumulate_grad_batches"):
             values[f"trainer.{name}"] = getattr(trainer, name)
         values |= read_values(metrics, "trainer.callback_metrics", codec=codec)
         for name, callback in name_callbacks(self._others):
