@@ -1,0 +1,349 @@
+"""The launcher, which submits a job for each trial and follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import secrets
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from detcore.environment import child_environment
+from detcore.errors import RunError, WorkerError
+from detcore.launch import OutputSink
+from detcore.launch.nodes import read_log_header
+from detcore.log.reading import event_log_path
+from detcore.types import TrialInfo, TrialSettings
+from detcore_slurm.batch_script import find_signal_s, make_script
+from detcore_slurm.job_record import JobRecord
+from detcore_slurm.run_folder import Appender, RunFolder
+from detcore_slurm.slurm_commands import (
+    GONE,
+    SlurmUnreachableError,
+    cancel_job,
+    check_job,
+    find_job,
+    query_jobs,
+    requeue_job,
+    submit_job,
+)
+from detcore_slurm.slurm_settings import SlurmSettings
+from detcore_slurm.worker_group import SlurmWorkerGroup
+
+_FOLLOW_S = 0.1
+_HEARTBEAT_S = 0.5
+_END_TIMEOUT_S = 120.0
+_SCRIPT = "batch.sh"
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class SlurmLauncher:
+    """Runs each trial as a Slurm job, with one task per worker.
+
+    The jobs go on if the runner is killed. The next runner finds them (`find_run`, `attach`).
+
+    Args:
+        **settings: The fields of `SlurmSettings`.
+
+    Raises:
+        RunError: If a setting is unknown or invalid.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            self._settings = SlurmSettings(**settings)
+        except ValidationError as error:
+            raise RunError(
+                "\n".join(
+                    f"{'.'.join(map(str, ('launcher', *fault['loc'])))}: "
+                    f"{fault['msg'].removeprefix('Value error, ')}"
+                    for fault in error.errors(include_url=False)
+                )
+            ) from error
+        self._groups: list[SlurmWorkerGroup] = []
+        self._lock = threading.Lock()
+        self._cancels: deque[int] = deque()
+        self._is_closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def check_trial(self, settings: TrialSettings, *, slots: int) -> None:
+        """Let Slurm check the jobs of the trials, without submitting one.
+
+        Args:
+            settings: The settings of the trials.
+            slots: Number of workers of each trial; >= 1.
+
+        Raises:
+            WorkerError: If Slurm would refuse the jobs.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            script = self._write_script(Path(folder), "detcore-check", slots)
+            check_job(script, self._settings.list_options(slots))
+
+    def start(
+        self,
+        info: TrialInfo,
+        *,
+        home: Path,
+        slots: int = 1,
+        keep_open: tuple[int, ...] = (),
+        on_output: OutputSink,
+        disabled_plugins: frozenset[str] = frozenset(),
+        allowed_plugins: frozenset[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> SlurmWorkerGroup:
+        """Submit the job of a trial, or requeue its preempted job; see `detcore.launch.Launcher`.
+
+        Raises:
+            WorkerError: If Slurm refuses the job.
+        """
+        if not Path(info.model_dir).is_dir():
+            raise WorkerError(f"the directory of the code, {info.model_dir}, does not exist")
+        job_dir = self._find_job_dir(Path(info.trial_dir))
+        folder = RunFolder.of_run(job_dir, info.run_id)
+        node_info = info
+        if self._settings.shared_dir is not None:
+            node_info = dataclasses.replace(info, trial_dir=str(job_dir.parent))
+            self._create_shared_log(info, node_info)
+        previous = JobRecord.read(job_dir)
+        name = f"detcore-e{info.experiment_id}-t{info.trial_id}-{secrets.token_hex(4)}"
+        earlier_log = event_log_path(Path(info.trial_dir), info.run_id - 1)
+        record = JobRecord(
+            job_dir=job_dir, name=name, run_id=info.run_id, slots=slots,
+            options=list(self._settings.list_options(slots)),
+            signal_s=find_signal_s(self._settings, earlier_log if previous else None),
+        )  # fmt: skip
+        if previous is not None and self._can_requeue(previous, record):
+            record.name, record.job = previous.name, previous.job
+            record.signal_s = previous.signal_s
+        folder.write_start(
+            {
+                "info": dataclasses.asdict(node_info),
+                "job_name": record.name,
+                "home": str(home),
+                "ranks": list(range(slots)),
+                "key": secrets.token_hex(32),
+                "environment": child_environment({}),
+                "disabled": sorted(disabled_plugins),
+                "allowed": None if allowed_plugins is None else sorted(allowed_plugins),
+                # The runner's devices are not those of the nodes.
+                "variables": {k: v for k, v in (variables or {}).items() if k != _DEVICES},
+                "lease_s": self._settings.lease_s,
+            }
+        )
+        record.write()
+        self._submit(record, previous)
+        return self._follow_run(record, info, keep_open, on_output, is_new=True)
+
+    def find_run(self, trial_dir: Path, *, slots: int) -> int | None:
+        """Return the run of a trial whose job an earlier runner has submitted; see `attach`.
+
+        A job that cannot be followed is canceled first, and this waits for its end.
+
+        Args:
+            trial_dir: Directory of the trial.
+            slots: Number of workers that the trial has now.
+
+        Raises:
+            WorkerError: If slurmctld does not answer, or the job does not end.
+        """
+        record = JobRecord.read(self._find_job_dir(trial_dir))
+        if record is None or record.is_closed:
+            return None
+        if not record.job:
+            record.job = find_job(record.name) or 0
+            record.write()
+        folder = RunFolder.of_run(record.job_dir, record.run_id)
+        is_known = record.job and query_jobs([record.job])[record.job] is not GONE
+        if record.slots == slots and (is_known or folder.read_claim() is not None):
+            return record.run_id
+        self._end_job(record)
+        return None
+
+    def attach(
+        self,
+        info: TrialInfo,
+        *,
+        keep_open: tuple[int, ...] = (),
+        on_output: OutputSink,
+    ) -> SlurmWorkerGroup:
+        """Follow a run that `find_run` has returned.
+
+        Args:
+            info: The trial, as the earlier runner has started it.
+            keep_open: As for `start`.
+            on_output: Called with the output that the earlier runner has not seen.
+        """
+        record = JobRecord.read(self._find_job_dir(Path(info.trial_dir)))
+        assert record is not None  # find_run has found it
+        on_output(0, "stderr", f"slurm: following job {record.job}")
+        return self._follow_run(record, info, keep_open, on_output, is_new=False)
+
+    def abandon(self, trial_dir: Path) -> None:
+        """End the job of a trial that is not trained further, and wait for its end.
+
+        Raises:
+            WorkerError: If slurmctld does not answer, or the job does not end.
+        """
+        record = JobRecord.read(self._find_job_dir(trial_dir))
+        if record is not None and not record.is_closed:
+            self._end_job(record)
+
+    def close(self) -> None:
+        """End the thread that follows the jobs."""
+        self._is_closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _find_job_dir(self, trial_dir: Path) -> Path:
+        if self._settings.shared_dir is None:
+            return trial_dir / "slurm"
+        key = hashlib.sha256(str(trial_dir).encode()).hexdigest()[:16]
+        return self._settings.shared_dir / key / "slurm"
+
+    def _create_shared_log(self, info: TrialInfo, node_info: TrialInfo) -> None:
+        """Create the nodes' event log with the first line of the runner's."""
+        path = event_log_path(Path(node_info.trial_dir), info.run_id)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(read_log_header(info))
+        except OSError as error:
+            raise WorkerError(
+                f"launcher.shared_dir cannot be used: {error}.\nSet it to a directory that this "
+                "machine and the compute nodes share."
+            ) from error
+
+    def _write_script(
+        self, folder: Path, name: str, slots: int, *, job_dir: Path | None = None, signal_s: int = 0
+    ) -> Path:
+        script = folder / _SCRIPT
+        script.write_text(
+            make_script(
+                self._settings,
+                slots=slots,
+                name=name,
+                job_dir=job_dir or folder,
+                signal_s=signal_s or self._settings.signal_s,
+            )
+        )
+        return script
+
+    def _can_requeue(self, previous: JobRecord, record: JobRecord) -> bool:
+        """Whether the trial's preempted job can run it again; otherwise end a waiting job."""
+        if not (previous.continues and previous.job):
+            return False
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while (state := query_jobs([previous.job])[previous.job]).name == "COMPLETING":
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_FOLLOW_S)
+        fits = (previous.options, previous.slots) == (record.options, record.slots)
+        if fits and self._settings.requeue and previous.signal_s >= record.signal_s:
+            # Slurm itself requeues preempted jobs, and those of a lost node.
+            return not state.is_over or requeue_job(previous.job)
+        if not state.is_over:
+            cancel_job(previous.job)
+        return False
+
+    def _submit(self, record: JobRecord, previous: JobRecord | None) -> None:
+        if record.job:
+            return
+        folder = RunFolder.of_run(record.job_dir, record.run_id)
+        script = self._write_script(
+            folder.path, record.name, record.slots,
+            job_dir=record.job_dir, signal_s=record.signal_s,
+        )  # fmt: skip
+        after = previous.job if previous is not None and previous.job else None
+        if after is not None and query_jobs([after])[after] is GONE:
+            after = None
+        try:
+            record.job = submit_job(script, self._settings.list_options(record.slots), after=after)
+        except WorkerError:
+            record.close_run()
+            raise
+        record.write()
+
+    def _end_job(self, record: JobRecord) -> None:
+        """Kill a job whose trial is not followed, wait for its end, and record it."""
+        commands = Appender(RunFolder.of_run(record.job_dir, record.run_id).commands)
+        if record.job:
+            with contextlib.suppress(FileNotFoundError):
+                commands.add_line(kill=True)
+                commands.flush()
+            cancel_job(record.job)
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while record.job and not query_jobs([record.job])[record.job].is_over:
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"job {record.job} of an earlier run does not end.\nTwo jobs would train the "
+                    f"same trial. End it with:  scancel --signal=KILL --full {record.job}"
+                )
+            time.sleep(_HEARTBEAT_S)
+        record.close_run()
+
+    def _follow_run(
+        self,
+        record: JobRecord,
+        info: TrialInfo,
+        keep_open: tuple[int, ...],
+        on_output: OutputSink,
+        *,
+        is_new: bool,
+    ) -> SlurmWorkerGroup:
+        shared_log = None
+        if self._settings.shared_dir is not None:
+            shared_log = event_log_path(record.job_dir.parent, info.run_id)
+        group = SlurmWorkerGroup(
+            record,
+            RunFolder.of_run(record.job_dir, record.run_id),
+            info=info,
+            keep_open=keep_open,
+            on_output=on_output,
+            shared_log=shared_log,
+            cancel=self._cancels.append,
+            on_close=self._forget,
+            is_new=is_new,
+        )
+        with self._lock:
+            self._groups.append(group)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._follow_jobs, name="detcore-slurm", daemon=True
+            )
+            self._thread.start()
+        return group
+
+    def _forget(self, group: SlurmWorkerGroup) -> None:
+        with self._lock:
+            self._groups.remove(group)
+
+    def _follow_jobs(self) -> None:
+        query_at = beat_at = 0.0
+        while not self._is_closing.wait(_FOLLOW_S):
+            with self._lock:
+                groups = list(self._groups)
+            for group in groups:
+                group.follow_safely()
+            now = time.monotonic()
+            if self._settings.lease_s is not None and now >= beat_at:
+                beat_at = now + _HEARTBEAT_S
+                for group in groups:
+                    group.folder.heartbeat.write_text(secrets.token_hex(8))
+            with contextlib.suppress(SlurmUnreachableError):  # the jobs go on
+                while self._cancels:
+                    cancel_job(self._cancels[0])
+                    self._cancels.popleft()
+                if now >= query_at:
+                    query_at = now + self._settings.poll_s
+                    states = query_jobs([group.record.job for group in groups])
+                    for group in groups:
+                        group.observe_job(states[group.record.job])
