@@ -25,7 +25,7 @@ SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdSpoolDir={folder}/spool-%n
 StateSaveLocation={folder}/state
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 ProctrackType=proctrack/linuxproc
@@ -130,13 +130,12 @@ class SlurmCluster:
 
     def kill_node(self, name: str) -> None:
         """Kill the slurmd of a node and everything that runs on it, as a power failure does."""
-        for pid in _list_processes_with(f"SLURMD_NODENAME={name}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        self._kill(f"slurmd-{name}")
-        for pid in _list_processes_with(f"SLURMD_NODENAME={name}"):
+        pids = _list_processes_with(f"SLURMD_NODENAME={name}")
+        # The processes that report to the controller die first.
+        for pid in [*_find_parents(pids, "slurmstepd"), *pids]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._kill(f"slurmd-{name}")
 
     def _kill(self, key: str) -> None:
         process = self._processes.pop(key)
@@ -152,6 +151,10 @@ class SlurmCluster:
         if check and finished.returncode:
             raise RuntimeError(f"{' '.join(command)}: {finished.stderr}")
         return finished.stdout + finished.stderr
+
+    def submit(self, *options: str) -> int:
+        """Submit a job, and return its id."""
+        return int(self.run("sbatch", "--parsable", "--output=/dev/null", *options))
 
     def list_jobs(self, *, states: str = "PD,R,CG,CF,S") -> list[tuple[int, str]]:
         """Return the ids and states of the jobs."""
@@ -209,6 +212,16 @@ def _list_processes_with(variable: str) -> list[int]:
             if variable.encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _find_parents(pids: list[int], program: str) -> set[int]:
+    """Return the parents of processes that run a program."""
+    parents = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            parents.add(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]))
+    names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in parents if pid > 1}
+    return {pid for pid, name in names.items() if name.startswith(program)}
 
 
 def _wait_until(condition: object, description: str, cluster: SlurmCluster) -> None:

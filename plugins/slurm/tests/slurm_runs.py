@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,10 @@ class SlurmRuns(Detcore):
     def wait_for_checkpoints(self, count: int) -> None:
         self.wait_for(lambda: len(self.committed()) >= count, timeout_s=TIMEOUT_S)
 
+    def wait_for_state(self, job: int, state: str) -> None:
+        """Wait until a job has a state."""
+        self.wait_for(lambda: (job, state) in self.cluster.list_jobs(), timeout_s=TIMEOUT_S)
+
     def wait_for_job(self, *, state: str = "RUNNING", other_than: int = 0) -> int:
         """Wait until a job has a state, and return its id."""
 
@@ -71,8 +74,12 @@ class SlurmRuns(Detcore):
             for path in sorted(folder.rglob("toy.json"))
         }
 
-    def validations(self, trial_id: int = 1) -> list[tuple[int, Any]]:
-        """Return the steps and losses of the recorded validations, in order."""
-        result = self("trial", "describe", trial_id, "--json")
-        assert result.code == 0, result.output
-        return re.findall(r'"steps_completed": (\d+)', result.output)  # type: ignore[return-value]
+    def check_records(self, trial_id: int = 1) -> None:
+        """Check that no report is missing or recorded twice, and that no job is left."""
+        self.wait_for(lambda: not self.cluster.list_jobs(), timeout_s=TIMEOUT_S)
+        with self.database() as database:
+            validated = [row.steps_completed for row in database.metrics(trial_id, "validation")]
+            assert validated == [10, 20, 30, 40]
+            # A trial that ends within a unit of five batches reports there as well.
+            steps = [row.steps_completed for row in database.metrics(trial_id, "training")]
+            assert steps == sorted({*steps, *range(5, 45, 5)})

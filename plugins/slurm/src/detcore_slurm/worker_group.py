@@ -306,6 +306,7 @@ class SlurmWorkerGroup:
         self._is_done = True
         self._copy_log()
         is_by_slurm = not state.is_over or state.name in ("PREEMPTED", "TIMEOUT", "NODE_FAIL")
+        is_limit = state.name == "TIMEOUT" or self._slurm_signal == signal.SIGUSR1
         is_good = all(code in (0, _SAVED_CODE) for code in self._codes.values())
         was_ended = self._codes and all(code in _KILLED_CODES for code in self._codes.values())
         is_complete = len(self._codes) == len(self._ranks)
@@ -319,10 +320,10 @@ class SlurmWorkerGroup:
                 f"{self._info.experiment_id}"
             )
             self._end_ranks(_SAVED_CODE)
-        elif state.name == "TIMEOUT" and not is_complete and not self._has_saved():
+        elif is_limit and not self._has_saved() and set(self._codes.values()) <= {*_KILLED_CODES}:
             self._fail(
                 f"job {self.record.job} reached its time limit before the trial had saved a "
-                "checkpoint. Raise launcher.time, or save more often (min_checkpoint_period)"
+                "checkpoint. Raise launcher.time: Slurm may ask for the save a minute early"
             )
         elif is_by_slurm or (self._slurm_signal is not None and (is_good or was_ended)):
             self._preempt(state, is_saved=is_complete and is_good)
@@ -336,7 +337,9 @@ class SlurmWorkerGroup:
     def _preempt(self, state: JobState, *, is_saved: bool) -> None:
         self.record.continues = True
         causes = {"TIMEOUT": "reached its time limit", "NODE_FAIL": "lost its node"}
-        cause = causes.get(state.name, "was signaled" if state.is_over else "was requeued")
+        is_near = self._slurm_signal == signal.SIGUSR1
+        default = "is near its time limit" if is_near else "was told to end by Slurm"
+        cause = causes.get(state.name, default if state.is_over else "was requeued by Slurm")
         saved = "after a save" if is_saved else "without a save"
         self._events.put(
             WorkerEvent(_PREEMPTED, {"reason": f"job {self.record.job} {cause}, {saved}"})
