@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -142,10 +143,12 @@ class SlurmCluster:
         process.kill()
         process.wait()
 
-    def run(self, *command: str, check: bool = True) -> str:
+    def run(
+        self, *command: str, check: bool = True, variables: Mapping[str, str] = os.environ
+    ) -> str:
         """Run a command of Slurm, and return its output."""
         finished = subprocess.run(
-            command, env={**os.environ, **self.variables}, capture_output=True, text=True,
+            command, env={**variables, **self.variables}, capture_output=True, text=True,
             check=False, timeout=60,
         )  # fmt: skip
         if check and finished.returncode:
@@ -224,8 +227,7 @@ def _find_parents(pids: list[int], program: str) -> set[int]:
     return {pid for pid, name in names.items() if name.startswith(program)}
 
 
-def _wait_until(condition: object, description: str, cluster: SlurmCluster) -> None:
-    assert callable(condition)
+def _wait_until(condition: Callable[[], object], description: str, cluster: SlurmCluster) -> None:
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:

@@ -74,6 +74,11 @@ class SlurmRuns(Detcore):
             for path in sorted(folder.rglob("toy.json"))
         }
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """Kill a runner."""
+        process.kill()
+        process.communicate()
+
     def check_records(self, trial_id: int = 1) -> None:
         """Check that no report is missing or recorded twice, and that no job is left."""
         self.wait_for(lambda: not self.cluster.list_jobs(), timeout_s=TIMEOUT_S)

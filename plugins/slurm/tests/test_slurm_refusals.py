@@ -18,7 +18,7 @@ from detcore_slurm import SlurmLauncher
     ("launcher", "slots", "expected"),
     [
         ({"partition": "nope"}, 1, ["invalid partition specified: nope", "--partition=nope"]),
-        ({}, 99, ["More processors requested than permitted", "resources.slots_per_trial"]),
+        ({}, 99, ["Requested node configuration is not available", "--ntasks=99  (from resources"]),
         ({"lines": ["--no-such-option"]}, 1, ["--no-such-option"]),
         ({"time": "soon"}, 1, ["Invalid --time specification", "launcher.time"]),
     ],

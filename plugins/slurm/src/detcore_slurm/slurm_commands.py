@@ -229,13 +229,11 @@ def _blame_line(message: str, script: Path, options: Mapping[str, str]) -> str:
     """Return the line of a batch script that a refusal is about, or all its options."""
     lines = list(enumerate(script.read_text().splitlines(), 1))
     blamed = [prefix for words, prefix in _REFUSALS if re.search(words, message, re.IGNORECASE)]
-    listed = [
-        f"{script}, line {number}: {line} ({setting})"
+    listed = {
+        f"line {number} of the batch script: {line}  (from {setting})": option
         for number, line in lines
         for option, setting in options.items()
         if line == f"#SBATCH {option}"
-        and (not blamed or any(option.startswith(prefix) for prefix in blamed))
-    ]
-    return "\n".join(
-        [*(listed or [f"{script} contains the options"]), "Correct the setting in the file."]
-    )
+    }
+    chosen = [text for text, option in listed.items() if option.startswith(tuple(blamed))]
+    return "\n".join([*(chosen or listed), "Correct the setting in the experiment file."])
