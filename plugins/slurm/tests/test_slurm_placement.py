@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
     place.barrier()
     print("place", json.dumps([place.rank, place.size, place.local_rank, place.local_size,
                                place.cross_rank, place.cross_size]), flush=True)
+"""
+BATCH_SCRIPT = """#!/bin/bash
+export DETCORE_JOB_KEY=$(openssl rand -hex 16)
+export DET_CHIEF_IP=127.0.0.1  # because the node names of this test have no address
+srun -N2 -n2 python train.py
 """
 ASHA = {"name": "async_halving", "num_rungs": 2, "max_trials": 4, "max_length": {"batches": 8}}
 
@@ -39,12 +45,10 @@ def test_trial_spans_two_nodes(detcore: SlurmRuns, tmp_path: Path) -> None:
 
 
 def test_script_runs_in_a_job_of_somebody_else(detcore: SlurmRuns, cluster: SlurmCluster) -> None:
-    """Ranks follow from Slurm's variables; node names of this test have no address."""
     folder = detcore.write_code("train.py", SCRIPT)
     batch = folder / "job.sh"
-    batch.write_text("#!/bin/bash\nexport DET_CHIEF_IP=127.0.0.1\nsrun -N2 -n2 python train.py\n")
-    python_dir = Path(__import__("sys").executable).parent
-    variables = {**detcore.variables(), "PATH": f"{python_dir}:/usr/bin:/bin"}
+    batch.write_text(BATCH_SCRIPT)
+    variables = {**detcore.variables(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     cluster.run(
         "sbatch", "--wait", "-N2", "-n2", f"--chdir={folder}", "--output=out", str(batch),
         variables=variables,
@@ -83,7 +87,7 @@ def test_shared_directory_holds_event_logs(detcore: SlurmRuns) -> None:
 def test_search_ends_as_on_one_machine(
     detcore: SlurmRuns, tmp_path: Path, searcher: dict[str, Any], max_slots: int, num_kills: int
 ) -> None:
-    """The runner is killed and started again. Parallel trials of a random search are independent."""
+    """The runner is killed and started again. The trials of a random search are independent."""
     search = {
         "searcher": {"metric": "val_loss", **searcher},
         "hyperparameters": {

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from detcore.log.events import CheckpointCommitted
-from detcore.log.lines import EventLogDamagedError
-from detcore.log.reading import read_event_lines
 from detcore_slurm.slurm_settings import SlurmSettings
 
 # A save may take this multiple of the longest save so far.
 _SAVE_MARGIN = 2.0
+_MAX_SIGNAL_S = 65535  # of sbatch
 
 
 def make_script(
@@ -43,20 +42,12 @@ def make_script(
     return "\n".join(["#!/bin/sh", *lines, "", f"exec {command}", ""])
 
 
-def find_signal_s(settings: SlurmSettings, log: Path | None) -> int:
-    """Return how many seconds before the time limit a trial must save, by its saves so far.
+def find_signal_s(settings: SlurmSettings, durations_s: Sequence[float]) -> int:
+    """Return how many seconds before the time limit a trial must save.
 
     Args:
         settings: Contains the minimum.
-        log: Event log of the trial's last run, or None.
+        durations_s: How long the saves of the trial's last run took.
     """
-    longest_s = 0.0
-    if log is not None:
-        try:
-            for line in read_event_lines(log):
-                if isinstance(line.event, CheckpointCommitted):
-                    longest_s = max(longest_s, line.event.total_s or 0.0)
-        except (OSError, EventLogDamagedError):
-            longest_s = 0.0  # the saves of a lost log are unknown
-    # Slurm signals up to a minute early, and accepts at most 65535 seconds.
-    return min(max(settings.signal_s, math.ceil(longest_s * _SAVE_MARGIN)), 65535)
+    needed_s = math.ceil(max(durations_s, default=0.0) * _SAVE_MARGIN)
+    return min(max(settings.signal_s, needed_s), _MAX_SIGNAL_S)

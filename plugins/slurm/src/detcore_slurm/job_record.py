@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from detcore.atomic_files import replace_file
+from detcore_slurm.run_folder import replace_file
 
 _FILE = "job.json"
 
@@ -50,7 +50,7 @@ class JobRecord:
         """Replace the record in the directory."""
         values = dataclasses.asdict(self)
         del values["job_dir"]
-        replace_file(self.job_dir / _FILE, json.dumps(values).encode())
+        replace_file(self.job_dir / _FILE, json.dumps(values))
 
     def close_run(self) -> None:
         """Record that the runner has seen the end of the run."""

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from detcore.environment import child_environment
 from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink
-from detcore.launch.nodes import read_log_header
-from detcore.log.reading import event_log_path
+from detcore.launch.nodes import LogSource, read_log_header, read_save_durations
 from detcore.types import TrialInfo, TrialSettings
 from detcore_slurm.batch_script import find_signal_s, make_script
 from detcore_slurm.job_record import JobRecord
@@ -109,17 +108,14 @@ class SlurmLauncher:
             raise WorkerError(f"the directory of the code, {info.model_dir}, does not exist")
         job_dir = self._find_job_dir(Path(info.trial_dir))
         folder = RunFolder.of_run(job_dir, info.run_id)
-        node_info = info
-        if self._settings.shared_dir is not None:
-            node_info = dataclasses.replace(info, trial_dir=str(job_dir.parent))
-            self._create_shared_log(info, node_info)
+        node_info = self._make_node_info(info)
         previous = JobRecord.read(job_dir)
         name = f"detcore-e{info.experiment_id}-t{info.trial_id}-{secrets.token_hex(4)}"
-        earlier_log = event_log_path(Path(info.trial_dir), info.run_id - 1)
+        durations_s = read_save_durations(info, run_id=info.run_id - 1)
         record = JobRecord(
             job_dir=job_dir, name=name, run_id=info.run_id, slots=slots,
             options=list(self._settings.list_options(slots)),
-            signal_s=find_signal_s(self._settings, earlier_log if previous else None),
+            signal_s=find_signal_s(self._settings, durations_s),
         )  # fmt: skip
         if previous is not None and self._can_requeue(previous, record):
             record.name, record.job = previous.name, previous.job
@@ -210,17 +206,21 @@ class SlurmLauncher:
         key = hashlib.sha256(str(trial_dir).encode()).hexdigest()[:16]
         return self._settings.shared_dir / key / "slurm"
 
-    def _create_shared_log(self, info: TrialInfo, node_info: TrialInfo) -> None:
-        """Create the nodes' event log with the first line of the runner's."""
-        path = event_log_path(Path(node_info.trial_dir), info.run_id)
+    def _make_node_info(self, info: TrialInfo) -> TrialInfo:
+        """Return a trial as the nodes see it, whose event log exists."""
+        if self._settings.shared_dir is None:
+            return info
+        job_dir = self._find_job_dir(Path(info.trial_dir))
+        node_info = dataclasses.replace(info, trial_dir=str(job_dir.parent))
+        header = read_log_header(info)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(read_log_header(info))
+            LogSource(node_info, header, start=len(header))
         except OSError as error:
             raise WorkerError(
                 f"launcher.shared_dir cannot be used: {error}.\nSet it to a directory that this "
                 "machine and the compute nodes share."
             ) from error
+        return node_info
 
     def _write_script(
         self, folder: Path, name: str, slots: int, *, job_dir: Path | None = None, signal_s: int = 0
@@ -299,16 +299,13 @@ class SlurmLauncher:
         *,
         is_new: bool,
     ) -> SlurmWorkerGroup:
-        shared_log = None
-        if self._settings.shared_dir is not None:
-            shared_log = event_log_path(record.job_dir.parent, info.run_id)
         group = SlurmWorkerGroup(
             record,
             RunFolder.of_run(record.job_dir, record.run_id),
             info=info,
             keep_open=keep_open,
             on_output=on_output,
-            shared_log=shared_log,
+            node_info=self._make_node_info(info),
             cancel=self._cancels.append,
             on_close=self._forget,
             is_new=is_new,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from detcore.atomic_files import replace_file
 
 _CHUNK_BYTES = 1 << 22
 _PREFIX = "run-"
@@ -104,8 +103,7 @@ class RunFolder:
     def write_start(self, start: Mapping[str, Any]) -> None:
         """Write what the nodes need, readable only by the owner, because it contains secrets."""
         self.path.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(start, default=_to_json)
-        replace_file(self.path / "start.json", text.encode(), mode=0o600)
+        replace_file(self.path / "start.json", json.dumps(start, default=_to_json))
 
     def read_start(self) -> dict[str, Any]:
         """Read the result of `write_start`."""
@@ -150,7 +148,7 @@ class RunFolder:
 
     def write_value(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a small file at once."""
-        replace_file(self.path / f"{name}.json", json.dumps(value).encode(), mode=0o600)
+        replace_file(self.path / f"{name}.json", json.dumps(value))
 
     def read_value(self, name: str) -> dict[str, Any] | None:
         """Return the content of a small file, or None."""
@@ -166,6 +164,15 @@ class RunFolder:
     def mark_ended(self, rank: int, code: int) -> None:
         """Tell the other ranks that a rank has ended."""
         (self.path / f"ended-{rank}-{code + _CODE_OFFSET}").touch()
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Create or replace a file that only its owner may read. Readers see the old or new text."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

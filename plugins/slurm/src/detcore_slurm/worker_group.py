@@ -9,13 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 from detcore.launch import OutputSink, WorkerEvent
-from detcore.launch.nodes import LogCopy, Wake, Workers
-from detcore.log.events import CheckpointCommitted
-from detcore.log.reading import event_log_path, read_event_lines, read_event_log
+from detcore.launch.nodes import (
+    LogCopy,
+    LogSource,
+    Wake,
+    Workers,
+    read_log_header,
+    read_save_durations,
+)
 from detcore.types import TrialInfo
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder, Tail
@@ -48,7 +52,7 @@ class SlurmWorkerGroup:
         info: The trial.
         keep_open: Descriptors of which copies stay open until `close`.
         on_output: Called with the workers' output.
-        shared_log: The event log that the nodes write, if the runner keeps a copy.
+        node_info: The trial as the nodes see it. If it is not `info`, this keeps a copy of its log.
         cancel: Cancels the job from the launcher's thread.
         on_close: Called at the end of `close`.
         is_new: Whether this runner has started the run.
@@ -62,7 +66,7 @@ class SlurmWorkerGroup:
         info: TrialInfo,
         keep_open: tuple[int, ...],
         on_output: OutputSink,
-        shared_log: Path | None,
+        node_info: TrialInfo,
         cancel: Callable[[int], None],
         on_close: Callable[[SlurmWorkerGroup], None],
         is_new: bool,
@@ -72,9 +76,10 @@ class SlurmWorkerGroup:
         self._info = info
         self._kept = [os.dup(descriptor) for descriptor in keep_open]
         self._on_output = on_output
-        self._shared_log = shared_log
-        self._copy = None if shared_log is None else LogCopy(info)
-        self._copied = event_log_path(Path(info.trial_dir), info.run_id).stat().st_size
+        self._copy: LogCopy | None = None
+        if node_info is not info:
+            self._copy, header = LogCopy(info), read_log_header(info)
+            self._source = LogSource(node_info, header, start=self._copy.size_bytes)
         self._cancel = cancel
         self._on_close = on_close
         self._is_new = is_new
@@ -83,6 +88,7 @@ class SlurmWorkerGroup:
         self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._tails = [Tail(folder.find_rank_log(rank)) for rank in range(record.slots)]
         self._seen = {} if is_new else (folder.read_value("seen") or {})
+        self._lines: list[tuple[int, Mapping[str, Any], int]] = []  # not handled yet
         self._num_replied = 0 if is_new else _count_replies(folder)
         self._codes: dict[int, int] = {}
         self._claim: Mapping[str, Any] | None = None
@@ -199,14 +205,15 @@ class SlurmWorkerGroup:
     def _follow(self) -> None:
         if self._claim is None:
             self._read_claim()
-        self._copy_log()
-        num_lines = 0
         for rank, tail in enumerate(self._tails):
-            known = int(self._seen.get(str(rank), 0))
-            for line in tail.read_lines():
-                num_lines += 1
-                self._handle_line(rank, line, is_known=tail.offset <= known)
-        if num_lines and (self._is_done or time.monotonic() > self._noted_at + _NOTE_INTERVAL_S):
+            self._lines += ((rank, line, tail.offset) for line in tail.read_lines())
+        # A worker writes reports before it sends messages, so they are copied first.
+        self._copy_log()
+        new_lines, self._lines = self._lines, []
+        for rank, line, offset in new_lines:
+            is_known = offset <= int(self._seen.get(str(rank), 0))
+            self._handle_line(rank, line, is_known=is_known)
+        if new_lines and (self._is_done or time.monotonic() > self._noted_at + _NOTE_INTERVAL_S):
             self._noted_at = time.monotonic()
             offsets = {str(rank): tail.offset for rank, tail in enumerate(self._tails)}
             self.folder.write_value("seen", offsets)
@@ -291,11 +298,12 @@ class SlurmWorkerGroup:
 
     def _copy_log(self) -> None:
         """Append the new lines of the nodes' event log to the runner's."""
-        if self._copy is None or self._shared_log is None:
-            return
-        part = read_event_log(self._shared_log, self._copied, is_over=self._over_since is not None)
-        self._copy.append(part.start, part.lines)
-        self._copied = part.end
+        is_over = self._over_since is not None or len(self._codes) == len(self._ranks)
+        while self._copy is not None:
+            start, lines = self._source.read(is_over=is_over)
+            if not lines:
+                return
+            self._copy.append(start, lines)
 
     def _mark_ended(self) -> None:
         for rank, code in self._codes.items():
@@ -362,8 +370,7 @@ class SlurmWorkerGroup:
             rank.mark_ended(code)
 
     def _has_saved(self) -> bool:
-        path = event_log_path(Path(self._info.trial_dir), self._info.run_id)
-        return any(isinstance(line.event, CheckpointCommitted) for line in read_event_lines(path))
+        return bool(read_save_durations(self._info, run_id=self._info.run_id))
 
     def _read_job_output(self) -> list[str]:
         """Return the last lines that Slurm and the tasks themselves have printed."""
