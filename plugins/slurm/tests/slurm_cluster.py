@@ -202,19 +202,19 @@ class SlurmCluster:
 def _find_free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for free in sockets:
+            free.bind(("", 0))
+        return [int(free.getsockname()[1]) for free in sockets]
 
 
 def _list_processes_with(variable: str) -> list[int]:
     """Return the processes that have an environment variable, from /proc."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if variable.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(path.parent.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def _find_parents(pids: list[int], program: str) -> set[int]:

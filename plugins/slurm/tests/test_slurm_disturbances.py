@@ -31,7 +31,7 @@ def test_preempted_trial_continues_exactly(
     detcore.hurry()
     cluster.run("scancel", str(urgent))
     output = detcore.finish(process)
-    assert f"trial 1: job {job} was told to end by Slurm, after a save. It continues" in output
+    assert f"trial 1: job {job} was signaled by Slurm, after a save. It continues" in output
     assert detcore.state()["toy.json"] == expected
     assert detcore.trial().num_restarts == 0
     assert max(number for number, _ in cluster.list_jobs(states="all")) == urgent
@@ -101,7 +101,7 @@ def test_dead_node_restarts_trial(
 def test_canceled_job_pauses_trial(
     detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
 ) -> None:
-    """Somebody runs scancel: nothing is lost, and the runner says how to go on."""
+    """After scancel nothing is lost, and the runner names the command to continue."""
     process = detcore.begin(hyperparameters=detcore.slow(pause_from=15))
     job = detcore.wait_for_job()
     detcore.wait_for_checkpoints(1)

@@ -1,4 +1,4 @@
-"""Trials on several nodes, scripts in other people's jobs, separate event logs, and searches."""
+"""Trials on several nodes, scripts in jobs of other users, separate event logs, and searches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_trial_spans_two_nodes(detcore: SlurmRuns, tmp_path: Path) -> None:
         assert state == {name: json.loads((folder / name).read_text()) for name in state}
 
 
-def test_script_runs_in_a_job_of_somebody_else(detcore: SlurmRuns, cluster: SlurmCluster) -> None:
+def test_script_runs_in_job_of_another_user(detcore: SlurmRuns, cluster: SlurmCluster) -> None:
     folder = detcore.write_code("train.py", SCRIPT)
     batch = folder / "job.sh"
     batch.write_text(BATCH_SCRIPT)

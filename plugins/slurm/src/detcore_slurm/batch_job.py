@@ -54,7 +54,7 @@ def main(job_dir: Path) -> int:
 
 
 def _claim_run(job_dir: Path, received: list[int]) -> RunFolder | None:
-    """Wait for an unclaimed run of this job, and claim it; None if there is none in time."""
+    """Wait for an unclaimed run of this job, and claim it; None if none appears in time."""
     names = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
     values = read_variables(names)
     deadline = time.monotonic() + _WAIT_FOR_RUN_S

@@ -12,7 +12,7 @@ from detcore_slurm.slurm_settings import SlurmSettings
 
 # A save may take this multiple of the longest save so far.
 _SAVE_MARGIN = 2.0
-_MAX_SIGNAL_S = 65535  # of sbatch
+_MAX_SIGNAL_S = 65535  # the maximum that sbatch accepts
 
 
 def make_script(
@@ -27,7 +27,7 @@ def make_script(
         job_dir: Directory of the trial's jobs, which the nodes must see.
         signal_s: Seconds before the time limit at which the trial saves.
     """
-    own = {
+    own_options = {
         f"--job-name={name}": "",
         # Slurm replaces % in this path, and splits it at spaces unless it is quoted.
         f"--output={shlex.quote(str(job_dir).replace('%', '%%') + '/slurm-%j.out')}": "",
@@ -37,7 +37,7 @@ def make_script(
         f"--signal=B:USR1@{signal_s}": "",
         "--requeue" if settings.requeue else "--no-requeue": "",
     }
-    lines = [f"#SBATCH {option}" for option in (*settings.list_options(slots), *own)]
+    lines = [f"#SBATCH {option}" for option in (*settings.list_options(slots), *own_options)]
     command = shlex.join([sys.executable, "-m", "detcore_slurm.batch_job", str(job_dir)])
     return "\n".join(["#!/bin/sh", *lines, "", f"exec {command}", ""])
 

@@ -1,4 +1,4 @@
-"""What a runner must know about the job of a trial after an earlier runner was killed."""
+"""The record of a trial's job, which a runner reads after an earlier runner was killed."""
 
 from __future__ import annotations
 

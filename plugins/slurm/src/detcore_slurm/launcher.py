@@ -47,7 +47,7 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 class SlurmLauncher:
     """Runs each trial as a Slurm job, with one task per worker.
 
-    The jobs go on if the runner is killed. The next runner finds them (`find_run`, `attach`).
+    The jobs continue if the runner is killed. The next runner finds them (`find_run`, `attach`).
 
     Args:
         **settings: The fields of `SlurmSettings`.
@@ -335,7 +335,7 @@ class SlurmLauncher:
                 beat_at = now + _HEARTBEAT_S
                 for group in groups:
                     group.folder.heartbeat.write_text(secrets.token_hex(8))
-            with contextlib.suppress(SlurmUnreachableError):  # the jobs go on
+            with contextlib.suppress(SlurmUnreachableError):  # the jobs continue
                 while self._cancels:
                     cancel_job(self._cancels[0])
                     self._cancels.popleft()

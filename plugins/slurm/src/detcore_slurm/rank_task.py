@@ -31,7 +31,7 @@ from detcore_slurm.run_folder import Appender, RunFolder, Tail
 _POLL_S = 0.1
 _LOOK_S = 2.0
 _CHIEF_TIMEOUT_S = 300.0
-# Seconds that a rank may go on after another rank has failed, and after rank 0 has ended.
+# Seconds that a rank may run after another rank has failed, and after rank 0 has ended.
 _FAILURE_LINGER_S = 20.0
 _LINGER_S = 75.0
 _KILL_S = 15.0
@@ -148,7 +148,7 @@ class _RankTask:
         )
 
     def _follow_commands(self, group: WorkerGroup) -> None:
-        """Pass on the signals of Slurm, and do what the runner says."""
+        """Pass on the signals of Slurm, and carry out the commands of the runner."""
         while self._received:
             self._pass_on(group, self._received.pop(0))
         commands, signals = self._tails

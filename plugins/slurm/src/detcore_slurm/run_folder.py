@@ -101,7 +101,7 @@ class RunFolder:
         return cls(job_dir / f"{_PREFIX}{run_id}")
 
     def write_start(self, start: Mapping[str, Any]) -> None:
-        """Write what the nodes need, readable only by the owner, because it contains secrets."""
+        """Write the data for the nodes. Only the owner may read it, because it contains secrets."""
         self.path.mkdir(parents=True, exist_ok=True)
         replace_file(self.path / "start.json", json.dumps(start, default=_to_json))
 
@@ -147,7 +147,7 @@ class RunFolder:
         return self.path / f"rank-{rank}.jsonl"
 
     def write_value(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a small file at once."""
+        """Write a small file atomically."""
         replace_file(self.path / f"{name}.json", json.dumps(value))
 
     def read_value(self, name: str) -> dict[str, Any] | None:

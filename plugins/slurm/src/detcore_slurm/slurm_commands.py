@@ -45,7 +45,7 @@ class SlurmUnreachableError(WorkerError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobState:
-    """What Slurm says about a job.
+    """The state of a job according to Slurm.
 
     Attributes:
         name: Slurm's name of the state, such as ``"RUNNING"``.
@@ -118,7 +118,7 @@ def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
         output = call_slurm(command)
     except SlurmUnreachableError:
         raise
-    except WorkerError:  # of a single unknown job
+    except WorkerError:  # the only job is unknown
         output = ""
     states = dict.fromkeys(jobs, GONE)
     for line in output.splitlines():
@@ -154,7 +154,7 @@ def cancel_job(job: int) -> None:
     """Cancel a job. Its processes get SIGTERM, and later SIGKILL.
 
     Raises:
-        WorkerError: If slurmctld does not answer. A job that has ended is no error.
+        WorkerError: If slurmctld does not answer. A job that has ended is ignored.
     """
     try:
         call_slurm(["scancel", "--quiet", str(job)])
@@ -235,5 +235,5 @@ def _blame_line(message: str, script: Path, options: Mapping[str, str]) -> str:
         for option, setting in options.items()
         if line == f"#SBATCH {option}"
     }
-    chosen = [text for text, option in listed.items() if option.startswith(tuple(blamed))]
-    return "\n".join([*(chosen or listed), "Correct the setting in the experiment file."])
+    blamed_lines = [text for text, option in listed.items() if option.startswith(tuple(blamed))]
+    return "\n".join([*(blamed_lines or listed), "Correct the setting in the experiment file."])

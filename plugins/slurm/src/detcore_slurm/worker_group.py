@@ -23,7 +23,7 @@ from detcore.launch.nodes import (
 from detcore.types import TrialInfo
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder, Tail
-from detcore_slurm.slurm_commands import JobState
+from detcore_slurm.slurm_commands import GONE, JobState
 
 _LINGER_S = 60.0
 # Files of an ended job arrive later than its state on a network file system.
@@ -107,8 +107,8 @@ class SlurmWorkerGroup:
             linger_s=_LINGER_S if info.settings.is_trial_class else None,
             on_end=self._wake.set,
         )
-        for each in self._ranks:
-            self._workers.adopt(each)
+        for rank in self._ranks:
+            self._workers.adopt(rank)
 
     @property
     def pid(self) -> int:
@@ -188,7 +188,7 @@ class SlurmWorkerGroup:
 
     def is_first_running(self, rank: int) -> bool:
         """Whether all ranks before this one have ended."""
-        return all(each.has_ended for each in self._ranks[:rank])
+        return all(earlier.has_ended for earlier in self._ranks[:rank])
 
     def follow_safely(self) -> None:
         """Read the new lines of all files. An error that does not pass ends the run."""
@@ -313,11 +313,13 @@ class SlurmWorkerGroup:
         """End a run whose job has ended or was requeued."""
         self._is_done = True
         self._copy_log()
+        is_complete = len(self._codes) == len(self._ranks)
         is_by_slurm = not state.is_over or state.name in ("PREEMPTED", "TIMEOUT", "NODE_FAIL")
+        # Slurm has forgotten how the job ended while no runner was there.
+        is_by_slurm = is_by_slurm or (state is GONE and not self._is_new and not is_complete)
         is_limit = state.name == "TIMEOUT" or self._slurm_signal == signal.SIGUSR1
         is_good = all(code in (0, _SAVED_CODE) for code in self._codes.values())
         was_ended = self._codes and all(code in _KILLED_CODES for code in self._codes.values())
-        is_complete = len(self._codes) == len(self._ranks)
         if self._own_signal is not None or (is_complete and set(self._codes.values()) == {0}):
             self._end_ranks(-self._own_signal if self._own_signal else 1)
         elif state.name == "CANCELLED":
@@ -346,11 +348,11 @@ class SlurmWorkerGroup:
         self.record.continues = True
         causes = {"TIMEOUT": "reached its time limit", "NODE_FAIL": "lost its node"}
         is_near = self._slurm_signal == signal.SIGUSR1
-        default = "is near its time limit" if is_near else "was told to end by Slurm"
+        default = "is near its time limit" if is_near else "was signaled by Slurm"
         cause = causes.get(state.name, default if state.is_over else "was requeued by Slurm")
-        saved = "after a save" if is_saved else "without a save"
+        ending = "after a save" if is_saved else "without a save"
         self._events.put(
-            WorkerEvent(_PREEMPTED, {"reason": f"job {self.record.job} {cause}, {saved}"})
+            WorkerEvent(_PREEMPTED, {"reason": f"job {self.record.job} {cause}, {ending}"})
         )
         self._codes = {}
         self._end_ranks(_SAVED_CODE)
