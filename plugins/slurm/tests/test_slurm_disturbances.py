@@ -112,3 +112,18 @@ def test_canceled_job_pauses_trial(
     finished = detcore("run", "--resume", 1, "--json")
     assert finished.code == 0, finished.output
     assert detcore.state()["toy.json"] == expected
+
+
+def test_detached_run_outlives_its_terminal(
+    detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
+) -> None:
+    """The command returns while the job runs, and the process behind it ends the experiment."""
+    config = detcore.slurm_config(hyperparameters=detcore.slow(pause_from=15))
+    started = detcore("run", config, MODEL_DIR, "--detach", "--json")
+    assert started.code == 0, started.output
+    assert started.summary == {"experiment_id": 1, "state": "RUNNING"}
+    detcore.wait_for_job()
+    detcore.hurry()
+    waited = detcore("experiment", "wait", 1)
+    assert waited.code == 0, waited.output
+    assert detcore.state()["toy.json"] == expected

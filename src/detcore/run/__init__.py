@@ -10,6 +10,7 @@ from detcore.run.experiment_control import (
 from detcore.run.experiment_run import (
     check_experiment,
     find_refusals,
+    record_experiment,
     resume_experiment,
     start_experiment,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "get_experiment_dir",
     "hold_experiment_lock",
     "read_results",
+    "record_experiment",
     "reconcile_experiment",
     "recover_trial",
     "resume_experiment",
