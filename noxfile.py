@@ -93,7 +93,7 @@ PYTORCH = (
 MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
 DISTRIBUTIONS = Path("build/dist")
 # Requirements of the examples.
-FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,storage,testing"
+FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,slurm,storage,testing"
 WHEEL_REQUIREMENTS = {
     "core_api": [f"detcore[{FRAMEWORK_FREE_EXTRAS}]", "scikit-learn"],
     "digits_keras": ["detcore[keras,estimator]", "tensorflow", "scikit-learn"],

@@ -27,6 +27,16 @@ export DETCORE_JOB_KEY=$(openssl rand -hex 16)
 export DET_CHIEF_IP=127.0.0.1  # because the node names of this test have no address
 srun -N2 -n2 python train.py
 """
+FAILING_RANK = """
+import os, sys, time
+from pathlib import Path
+
+rank = int(os.environ["DETCORE_RANK"])
+Path(f"waits-{rank}").touch()
+while rank == 0 or not Path("fail").exists():
+    time.sleep(0.1)
+sys.exit(3)
+"""
 ASHA = {"name": "async_halving", "num_rungs": 2, "max_trials": 4, "max_length": {"batches": 8}}
 
 
@@ -73,6 +83,7 @@ def test_shared_directory_holds_event_logs(detcore: SlurmRuns) -> None:
     copy = detcore.home / "experiments/1/trials/1/events-1.jsonl"
     assert log.read_bytes() == copy.read_bytes()
     assert not list(copy.parent.glob("slurm*"))
+    assert list(log.parent.glob("code-1/model_def.py"))
     detcore.check_records()
 
 
@@ -117,3 +128,17 @@ def test_search_ends_as_on_one_machine(
 
     assert pick(json.loads(stdout.splitlines()[-1])) == pick(expected.summary)
     detcore.wait_for(lambda: not detcore.cluster.list_jobs(), timeout_s=60)
+
+
+@pytest.mark.soak
+def test_failed_rank_ends_job_without_runner(detcore: SlurmRuns) -> None:
+    """The tasks end the remaining ranks themselves, long before any time limit."""
+    folder = detcore.write_code("train.py", FAILING_RANK)
+    config = detcore.slurm_config(
+        entrypoint="python3 train.py", resources={"slots_per_trial": 2}, launcher={"nodes": 2}
+    )
+    process = detcore.start("run", config, folder)
+    detcore.wait_for(lambda: (folder / "waits-0").exists(), timeout_s=100)
+    detcore.kill(process)
+    (folder / "fail").touch()
+    detcore.wait_for(lambda: not detcore.cluster.list_jobs(), timeout_s=120)

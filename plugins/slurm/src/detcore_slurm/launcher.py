@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -214,6 +215,11 @@ class SlurmLauncher:
         node_info = dataclasses.replace(info, trial_dir=str(job_dir.parent))
         header = read_log_header(info)
         try:
+            if info.code_dir is not None:  # below DETCORE_HOME, which the nodes may not see
+                code_dir = job_dir.parent / f"code-{info.run_id}"
+                if not code_dir.exists():
+                    shutil.copytree(info.code_dir, code_dir)
+                node_info = dataclasses.replace(node_info, code_dir=str(code_dir))
             LogSource(node_info, header, start=len(header))
         except OSError as error:
             raise WorkerError(
