@@ -22,26 +22,23 @@ from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink
 from detcore.launch.nodes import LogSource, read_log_header, read_save_durations
 from detcore.types import TrialInfo, TrialSettings
-from detcore_slurm.batch_script import find_signal_s, make_script
+from detcore_slurm.batch_script import find_signal_s
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder
 from detcore_slurm.slurm_commands import (
     GONE,
     SlurmUnreachableError,
     cancel_job,
-    check_job,
     find_job,
     query_jobs,
-    requeue_job,
-    submit_job,
 )
 from detcore_slurm.slurm_settings import SlurmSettings
+from detcore_slurm.submission import Submission, check_submission
 from detcore_slurm.worker_group import SlurmWorkerGroup
 
 _FOLLOW_S = 0.1
 _HEARTBEAT_S = 0.5
 _END_TIMEOUT_S = 120.0
-_SCRIPT = "batch.sh"
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -85,8 +82,7 @@ class SlurmLauncher:
             WorkerError: If Slurm would refuse the jobs.
         """
         with tempfile.TemporaryDirectory() as folder:
-            script = self._write_script(Path(folder), "detcore-check", slots)
-            check_job(script, self._settings.list_options(slots))
+            check_submission(self._settings, Path(folder), slots=slots)
 
     def start(
         self,
@@ -108,8 +104,6 @@ class SlurmLauncher:
         if not Path(info.model_dir).is_dir():
             raise WorkerError(f"the directory of the code, {info.model_dir}, does not exist")
         job_dir = self._find_job_dir(Path(info.trial_dir))
-        folder = RunFolder.of_run(job_dir, info.run_id)
-        node_info = self._make_node_info(info)
         previous = JobRecord.read(job_dir)
         name = f"detcore-e{info.experiment_id}-t{info.trial_id}-{secrets.token_hex(4)}"
         durations_s = read_save_durations(info, run_id=info.run_id - 1)
@@ -118,27 +112,27 @@ class SlurmLauncher:
             options=list(self._settings.list_options(slots)),
             signal_s=find_signal_s(self._settings, durations_s),
         )  # fmt: skip
-        if previous is not None and self._can_requeue(previous, record):
-            record.name, record.job = previous.name, previous.job
-            record.signal_s = previous.signal_s
-        folder.write_start(
-            {
-                "info": dataclasses.asdict(node_info),
-                "job_name": record.name,
-                "home": str(home),
-                "ranks": list(range(slots)),
-                "key": secrets.token_hex(32),
-                "environment": child_environment({}),
-                "disabled": sorted(disabled_plugins),
-                "allowed": None if allowed_plugins is None else sorted(allowed_plugins),
-                # The runner's devices are not those of the nodes.
-                "variables": {k: v for k, v in (variables or {}).items() if k != _DEVICES},
-                "lease_s": self._settings.lease_s,
-            }
-        )
-        record.write()
-        self._submit(record, previous)
-        return self._follow_run(record, info, keep_open, on_output, is_new=True)
+        start = {
+            "info": dataclasses.asdict(self._make_node_info(info)),
+            "home": str(home),
+            "ranks": list(range(slots)),
+            "key": secrets.token_hex(32),
+            "environment": child_environment({}),
+            "disabled": sorted(disabled_plugins),
+            "allowed": None if allowed_plugins is None else sorted(allowed_plugins),
+            # The runner's devices are not those of the nodes.
+            "variables": {k: v for k, v in (variables or {}).items() if k != _DEVICES},
+            "lease_s": self._settings.lease_s,
+        }
+        submission = Submission(self._settings, record, previous, start)
+        try:
+            submission.submit()
+        except SlurmUnreachableError:
+            pass  # the thread submits it later
+        except WorkerError:
+            record.close_run()
+            raise
+        return self._follow_run(record, info, keep_open, on_output, submission=submission)
 
     def find_run(self, trial_dir: Path, *, slots: int) -> int | None:
         """Return the run of a trial whose job an earlier runner has submitted; see `attach`.
@@ -182,7 +176,7 @@ class SlurmLauncher:
         record = JobRecord.read(self._find_job_dir(Path(info.trial_dir)))
         assert record is not None  # find_run has found it
         on_output(0, "stderr", f"slurm: following job {record.job}")
-        return self._follow_run(record, info, keep_open, on_output, is_new=False)
+        return self._follow_run(record, info, keep_open, on_output)
 
     def abandon(self, trial_dir: Path) -> None:
         """End the job of a trial that is not trained further, and wait for its end.
@@ -228,56 +222,6 @@ class SlurmLauncher:
             ) from error
         return node_info
 
-    def _write_script(
-        self, folder: Path, name: str, slots: int, *, job_dir: Path | None = None, signal_s: int = 0
-    ) -> Path:
-        script = folder / _SCRIPT
-        script.write_text(
-            make_script(
-                self._settings,
-                slots=slots,
-                name=name,
-                job_dir=job_dir or folder,
-                signal_s=signal_s or self._settings.signal_s,
-            )
-        )
-        return script
-
-    def _can_requeue(self, previous: JobRecord, record: JobRecord) -> bool:
-        """Whether the trial's preempted job can run it again; otherwise end a waiting job."""
-        if not (previous.continues and previous.job):
-            return False
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while (state := query_jobs([previous.job])[previous.job]).name == "COMPLETING":
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_FOLLOW_S)
-        fits = (previous.options, previous.slots) == (record.options, record.slots)
-        if fits and self._settings.requeue and previous.signal_s >= record.signal_s:
-            # Slurm itself requeues preempted jobs, and those of a lost node.
-            return not state.is_over or requeue_job(previous.job)
-        if not state.is_over:
-            cancel_job(previous.job)
-        return False
-
-    def _submit(self, record: JobRecord, previous: JobRecord | None) -> None:
-        if record.job:
-            return
-        folder = RunFolder.of_run(record.job_dir, record.run_id)
-        script = self._write_script(
-            folder.path, record.name, record.slots,
-            job_dir=record.job_dir, signal_s=record.signal_s,
-        )  # fmt: skip
-        after = previous.job if previous is not None and previous.job else None
-        if after is not None and query_jobs([after])[after] is GONE:
-            after = None
-        try:
-            record.job = submit_job(script, self._settings.list_options(record.slots), after=after)
-        except WorkerError:
-            record.close_run()
-            raise
-        record.write()
-
     def _end_job(self, record: JobRecord) -> None:
         """Kill a job whose trial is not followed, wait for its end, and record it."""
         commands = Appender(RunFolder.of_run(record.job_dir, record.run_id).commands)
@@ -303,7 +247,7 @@ class SlurmLauncher:
         keep_open: tuple[int, ...],
         on_output: OutputSink,
         *,
-        is_new: bool,
+        submission: Submission | None = None,
     ) -> SlurmWorkerGroup:
         group = SlurmWorkerGroup(
             record,
@@ -312,9 +256,9 @@ class SlurmLauncher:
             keep_open=keep_open,
             on_output=on_output,
             node_info=self._make_node_info(info),
+            submission=submission,
             cancel=self._cancels.append,
             on_close=self._forget,
-            is_new=is_new,
         )
         with self._lock:
             self._groups.append(group)
@@ -347,6 +291,9 @@ class SlurmLauncher:
                     self._cancels.popleft()
                 if now >= query_at:
                     query_at = now + self._settings.poll_s
-                    states = query_jobs([group.record.job for group in groups])
                     for group in groups:
+                        group.submit_job()
+                    submitted = [group for group in groups if group.record.job]
+                    states = query_jobs([group.record.job for group in submitted])
+                    for group in submitted:
                         group.observe_job(states[group.record.job])

@@ -118,8 +118,10 @@ def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
         output = call_slurm(command)
     except SlurmUnreachableError:
         raise
-    except WorkerError:  # the only job is unknown
-        output = ""
+    except WorkerError as error:
+        if "Invalid job id" not in str(error):
+            raise SlurmUnreachableError(f"squeue: {error}") from error
+        output = ""  # the only job is unknown
     states = dict.fromkeys(jobs, GONE)
     for line in output.splitlines():
         job, name, restarts, _, *reason = line.split(maxsplit=4)
@@ -214,7 +216,7 @@ def _call_once(command: Sequence[str]) -> str:
 
 def _call_for_script(command: Sequence[str], script: Path, options: Mapping[str, str]) -> str:
     try:
-        return call_slurm(command, tries=5)
+        return call_slurm(command, tries=2 if command[1] == "--test-only" else 1)
     except SlurmUnreachableError:
         raise
     except WorkerError as error:

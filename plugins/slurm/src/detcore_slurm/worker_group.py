@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from detcore.errors import WorkerError
 from detcore.launch import OutputSink, WorkerEvent
 from detcore.launch.nodes import (
     LogCopy,
@@ -23,7 +24,8 @@ from detcore.launch.nodes import (
 from detcore.types import TrialInfo
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder, Tail
-from detcore_slurm.slurm_commands import GONE, JobState
+from detcore_slurm.slurm_commands import GONE, JobState, SlurmUnreachableError
+from detcore_slurm.submission import Submission
 
 _LINGER_S = 60.0
 # Files of an ended job arrive later than its state on a network file system.
@@ -53,9 +55,9 @@ class SlurmWorkerGroup:
         keep_open: Descriptors of which copies stay open until `close`.
         on_output: Called with the workers' output.
         node_info: The trial as the nodes see it. If it is not `info`, this keeps a copy of its log.
+        submission: Submits the job; None for a run that an earlier runner has started.
         cancel: Cancels the job from the launcher's thread.
         on_close: Called at the end of `close`.
-        is_new: Whether this runner has started the run.
     """
 
     def __init__(
@@ -67,9 +69,9 @@ class SlurmWorkerGroup:
         keep_open: tuple[int, ...],
         on_output: OutputSink,
         node_info: TrialInfo,
+        submission: Submission | None,
         cancel: Callable[[int], None],
         on_close: Callable[[SlurmWorkerGroup], None],
-        is_new: bool,
     ) -> None:
         self.record = record
         self.folder = folder
@@ -82,7 +84,8 @@ class SlurmWorkerGroup:
             self._source = LogSource(node_info, header, start=self._copy.size_bytes)
         self._cancel = cancel
         self._on_close = on_close
-        self._is_new = is_new
+        self._submission = submission
+        self._is_new = is_new = submission is not None
         self._commands = Appender(folder.commands)
         self._wake = Wake()
         self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
@@ -178,13 +181,27 @@ class SlurmWorkerGroup:
             if self._kill_at is None and number == signal.SIGKILL:
                 self._kill_at = time.monotonic() + _KILL_S
             if self._claim is None and self.folder.read_claim() is None:
-                self._cancel(self.record.job)
+                if self.record.job:
+                    self._cancel(self.record.job)
                 self._end_ranks(_SAVED_CODE if number != signal.SIGKILL else -number)
         self._send(**({"kill": True} if number == signal.SIGKILL else {"signal": number}))
 
     def _send(self, **command: Any) -> None:
         self._commands.add_line(**command)
         self._commands.flush()
+
+    def submit_job(self) -> None:
+        """Submit a job that could not be submitted at the start."""
+        if self._is_done or self.record.job or self._submission is None:
+            return
+        try:
+            self._submission.submit()
+        except SlurmUnreachableError:
+            self._show_once("the controller of Slurm does not answer. The job is submitted later")
+        except WorkerError as error:
+            self._fail(str(error))
+        if self._is_done and self.record.job:  # the runner has ended it meanwhile
+            self._cancel(self.record.job)
 
     def is_first_running(self, rank: int) -> bool:
         """Whether all ranks before this one have ended."""
