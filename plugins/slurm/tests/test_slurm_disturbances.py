@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -127,3 +130,24 @@ def test_detached_run_outlives_its_terminal(
     waited = detcore("experiment", "wait", 1)
     assert waited.code == 0, waited.output
     assert detcore.state()["toy.json"] == expected
+
+
+def test_job_is_submitted_when_controller_returns(
+    detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
+) -> None:
+    """A worker dies while slurmctld is down. The failure counts, and the run does not end."""
+    process = detcore.begin(hyperparameters=detcore.slow(pause_from=15), max_restarts=1)
+    detcore.wait_for_job()
+    detcore.wait_for_checkpoints(1)
+    cluster.kill_controller()
+    log = detcore.home / "experiments/1/trials/1/slurm/run-1/rank-0.jsonl"
+    pids = [json.loads(line).get("pid") for line in log.read_text().splitlines()]
+    os.kill(next(filter(None, pids)), signal.SIGKILL)
+    output = detcore.home / "experiments/1/trials/1/log.jsonl"
+    detcore.wait_for(lambda: "is submitted later" in output.read_text(), timeout_s=100)
+    cluster.start_controller()
+    detcore.hurry()
+    detcore.finish(process)
+    assert detcore.trial().num_restarts == 1
+    assert detcore.state()["toy.json"] == expected
+    detcore.check_records()
