@@ -92,6 +92,11 @@ def submit_job(script: Path, options: Mapping[str, str], *, after: int | None = 
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
     output = _call_for_script(["sbatch", "--parsable", *dependency, str(script)], script, options)
+    return _read_id(output)
+
+
+def _read_id(output: str) -> int:
+    """Return the id from the output of ``sbatch --parsable``, such as ``"12;cluster"``."""
     return int(output.strip().splitlines()[-1].partition(";")[0])
 
 
@@ -101,7 +106,16 @@ def check_job(script: Path, options: Mapping[str, str]) -> None:
     Raises:
         WorkerError: If Slurm would refuse the job.
     """
-    _call_for_script(["sbatch", "--test-only", str(script)], script, options)
+    try:
+        _call_for_script(["sbatch", "--test-only", str(script)], script, options)
+    except SlurmUnreachableError:
+        raise
+    except WorkerError as error:
+        if "allocation failure" not in str(error):
+            raise
+        # Nodes may only be down at the moment. Slurm accepts a job that can run later.
+        command = ["sbatch", "--parsable", "--hold", str(script)]
+        cancel_job(_read_id(_call_for_script(command, script, options)))
 
 
 def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
