@@ -139,13 +139,17 @@ def test_job_is_submitted_when_controller_returns(
     process = detcore.begin(hyperparameters=detcore.slow(pause_from=15), max_restarts=1)
     detcore.wait_for_job()
     detcore.wait_for_checkpoints(1)
-    cluster.kill_controller()
     log = detcore.home / "experiments/1/trials/1/slurm/run-1/rank-0.jsonl"
     pids = [json.loads(line).get("pid") for line in log.read_text().splitlines()]
-    os.kill(next(filter(None, pids)), signal.SIGKILL)
     output = detcore.home / "experiments/1/trials/1/log.jsonl"
-    detcore.wait_for(lambda: "is submitted later" in output.read_text(), timeout_s=100)
-    cluster.start_controller()
+    cluster.kill_controller()
+    try:
+        os.kill(next(filter(None, pids)), signal.SIGKILL)
+        detcore.wait_for(
+            lambda: output.exists() and "is submitted later" in output.read_text(), timeout_s=90
+        )
+    finally:
+        cluster.start_controller()
     detcore.hurry()
     detcore.finish(process)
     assert detcore.trial().num_restarts == 1

@@ -21,6 +21,7 @@ _UNREACHABLE = re.compile(
     "|slurm_persist_conn|Backup controller|in standby",
     re.IGNORECASE,
 )
+_AVAILABLE_STATES = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
 _FIELDS = "JobID:20,State:20,RestartCnt:12,EndTime:24,Reason:60"
 # Inherited from a job in which the runner itself runs, these would change the options.
 _INPUT_VARIABLES = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
@@ -92,11 +93,7 @@ def submit_job(script: Path, options: Mapping[str, str], *, after: int | None = 
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
     output = _call_for_script(["sbatch", "--parsable", *dependency, str(script)], script, options)
-    return _read_id(output)
-
-
-def _read_id(output: str) -> int:
-    """Return the id from the output of ``sbatch --parsable``, such as ``"12;cluster"``."""
+    # Such as "12;cluster".
     return int(output.strip().splitlines()[-1].partition(";")[0])
 
 
@@ -111,11 +108,10 @@ def check_job(script: Path, options: Mapping[str, str]) -> None:
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
-        if "allocation failure" not in str(error):
+        # If a node is down at the moment, the job may only have to wait.
+        states = call_slurm(["sinfo", "--noheader", "--Node", "--format=%T"]).split()
+        if "allocation failure" not in str(error) or {*states} <= _AVAILABLE_STATES:
             raise
-        # Nodes may only be down at the moment. Slurm accepts a job that can run later.
-        command = ["sbatch", "--parsable", "--hold", str(script)]
-        cancel_job(_read_id(_call_for_script(command, script, options)))
 
 
 def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
