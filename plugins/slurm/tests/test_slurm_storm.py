@@ -88,6 +88,9 @@ class Storm:
             self.cluster.start_node(name)
 
     def controller(self, job: int) -> None:
+        # slurmctld saves its state every five seconds. A controller that has lost the start of a
+        # job drains the node of that job.
+        time.sleep(6.0)
         self.cluster.kill_controller()
         time.sleep(self.random.uniform(0.0, 6.0))
         self.cluster.start_controller()

@@ -271,7 +271,9 @@ class SlurmWorkerGroup:
 
     def _show_reason(self, state: JobState) -> None:
         if state.reason != "None":
-            self._show_once(f"job {self.record.job} waits: {state.reason}")
+            hint = f". Release it:  scontrol release {self.record.job}"
+            is_held = "held" in state.reason.lower()
+            self._show_once(f"job {self.record.job} waits: {state.reason}{hint if is_held else ''}")
         # A waiting trial does not hang.
         self._events.put(WorkerEvent("status", {"text": f"waits: {state.reason}"}))
         self._wake.set()
