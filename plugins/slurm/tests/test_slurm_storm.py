@@ -115,6 +115,7 @@ class Storm:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("seed", "count"), [(1, 8), (3, 50)])
 def test_storm_loses_no_step(
     detcore: SlurmRuns, cluster: SlurmCluster, tmp_path: Path, seed: int, count: int
