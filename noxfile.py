@@ -40,11 +40,12 @@ TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
+SLURM = ["-e", "plugins/slurm"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every test environment.
 FRAMEWORK_FREE = [
-    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING,
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *SLURM, *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
@@ -61,8 +62,10 @@ FRAMEWORK_TESTS = (
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
-# Programs that tests start and that PyPI does not have: a browser and a reverse proxy.
-DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
+# Programs that tests start and that PyPI does not have: a browser, a reverse proxy and Slurm.
+DEBIAN_PROGRAMS = {
+    "chromium": "chromium", "nginx": "nginx-light", "slurmctld": "slurm-wlm", "munged": "munge",
+}  # fmt: skip
 # More processes than cores, because tests wait for other processes.
 PARALLEL = ["--numprocesses=4", "--dist=worksteal"]
 # Temporary files are in memory, because tests spend a third of their time in fsync on a disk.
@@ -90,7 +93,7 @@ PYTORCH = (
 MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
 DISTRIBUTIONS = Path("build/dist")
 # Requirements of the examples.
-FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,storage,testing"
+FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,slurm,storage,testing"
 WHEEL_REQUIREMENTS = {
     "core_api": [f"detcore[{FRAMEWORK_FREE_EXTRAS}]", "scikit-learn"],
     "digits_keras": ["detcore[keras,estimator]", "tensorflow", "scikit-learn"],
@@ -308,7 +311,7 @@ def bare(session: nox.Session) -> None:
     run_tests(
         session, "bare", *PARALLEL, "tests", "plugins/storage/tests", "plugins/testing/tests",
         "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
-        "plugins/report/tests", "plugins/server/tests",
+        "plugins/report/tests", "plugins/server/tests", "plugins/slurm/tests",
         *(f"--ignore={folder}" for folder in FRAMEWORK_TESTS), *session.posargs,
     )  # fmt: skip
 

@@ -437,7 +437,7 @@ def test_settings_of_a_launcher_are_checked() -> None:
     [
         ("canon", 11, "cannon", "unknown launcher 'canon'"),
         ("{name: canon}", 18, "cannon", "unknown launcher 'canon'"),
-        ("slurm", 11, None, "valid: cannon, local"),
+        ("pigeon", 11, None, "valid: cannon, local"),
         ("cannon", 1, None, "'address' is missing in 'launcher'"),
         ("{name: cannon}", 1, None, "'address' is missing in launcher (name: cannon)"),
     ],

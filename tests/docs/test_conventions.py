@@ -80,6 +80,7 @@ NOT_RUN = {
         "docs/data.md",
         "docs/data.md",
         "docs/distributed.md",
+        "docs/orchestrators.md",
         "docs/writing-a-plugin.md",
         "examples/accelerate_torch/README.md",
         "examples/core_api/README.md",

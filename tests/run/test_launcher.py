@@ -135,7 +135,7 @@ def test_launcher_option_keeps_matching_settings(
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [
-        ("slurm", "unknown launcher 'slurm'"),
+        ("pigeon", "unknown launcher 'pigeon'"),
         ("modelled", "'journal' is missing in 'launcher'"),
         ({"name": "modelled", "journl": "x"}, "did you mean 'journal'?"),
         ({"name": "local", "nice": 3}, "unknown key 'nice' in launcher (name: local)"),

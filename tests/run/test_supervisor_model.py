@@ -67,6 +67,9 @@ SMALL = {
     "the search fails": Scenario(
         method="random-2", places=2, faults=(("failure", 1), ("crash", 1), ("trial control", 1))
     ),
+    "one of two is preempted": Scenario(
+        method="random-2", places=2, faults=(("die", 1), ("preempt", 2))
+    ),
     "a race of interrupts": Scenario(
         method="race-2", places=2, faults=(("signal", 2), ("damage", 1))
     ),
@@ -77,8 +80,8 @@ SMALL = {
 # It takes as long as the twelve cheapest together; each run walks through it at random, below.
 DEAR = {"halving at once"}
 MANY = (
-    ("die", 3), ("crash", 3), ("mistake", 2), ("damage", 1), ("leave", 1), ("signal", 2),
-    ("control", 1), ("trial control", 2), ("failure", 1),
+    ("die", 3), ("crash", 3), ("mistake", 2), ("damage", 1), ("leave", 1), ("preempt", 2),
+    ("signal", 2), ("control", 1), ("trial control", 2), ("failure", 1),
 )  # fmt: skip
 # Scenarios for random orders of moves.
 LARGE = {
@@ -225,6 +228,10 @@ MISTAKES = {
     "passes no signal on": ("    plan.signal_all(signaled.number)\n", ""),
     "kills nothing on a second signal": (
         "        plan.signal_all(signal.SIGKILL)\n        return\n", "        return\n",
+    ),
+    "counts a preemption": (
+        "    elif how is Ending.PREEMPTED and not plan.state.is_stopping:\n",
+        "    elif how is Ending.PREEMPTED:\n        _restart_trial(plan, ended)\n    elif False:\n",
     ),
     "hears no pause": (
         "        plan.signal_all(signal.SIGINT)\n\n\ndef _handle_trial", "\n\ndef _handle_trial",

@@ -93,6 +93,7 @@ FAULTS = (
     "mistake",  # they raise an exception that would occur again
     "damage",  # their latest checkpoint cannot be restored
     "leave",  # they exit with code 75 without a request
+    "preempt",  # the launcher's scheduler ends them
     "signal",  # the runner receives SIGINT; a second SIGINT is urgent
     "control",  # another process requests a pause, cancel or kill
     "trial control",  # another process cancels or kills one trial
@@ -308,7 +309,7 @@ class World:
             yield script, index
         if workers.is_signaled:
             yield "make way", index
-        for name in ("crash", "mistake", "leave"):
+        for name in ("crash", "mistake", "leave", "preempt"):
             if self._may(name):
                 yield name, index
         if self._may("crash") and workers.phase == "trains":
@@ -374,6 +375,8 @@ class World:
             self._save(index, max(latest, workers.target - 1))
         elif name == "killed":
             how = kind.INTERRUPTED
+        elif name == "preempt":
+            how, facts = kind.PREEMPTED, {"error": "preempted", "origin": "from somewhere"}
         elif name in ("end well", "stop"):
             how = kind.WELL
         elif name == "reject":
@@ -402,6 +405,10 @@ class World:
             counts = self.supervisor.CountRestart, self.supervisor.Advance
             is_counted = any(isinstance(action, counts) for action in self.queue)
             require(is_counted, f"trial {index} crashed, and that does not count")
+        if how is kind.PREEMPTED:
+            counts = self.supervisor.CountRestart
+            is_counted = any(isinstance(action, counts) for action in self.queue)
+            require(not is_counted, f"trial {index} was preempted, and that counts")
 
     # The runner.
 

@@ -309,7 +309,7 @@ def test_ctrl_c_ends_following_only(jobs: JobServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--detach"], "--detach requires --master"),
+        (["--detach", "--test"], "--test and --verbose cannot be used with --detach"),
         (
             ["--resume", "1", "--master", "http://x", "--slots", "2"],
             "cannot be used with --resume and --master",

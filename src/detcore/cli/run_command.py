@@ -7,7 +7,7 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -108,7 +108,9 @@ class _RunCommand(click.Command):
     help="Submit to this server (detcore serve) with MODEL_DIR, and follow the experiment.",
 )
 @click.option(
-    "--detach", is_flag=True, help="With --master: submit without following the experiment."
+    "--detach",
+    is_flag=True,
+    help="Do not follow the experiment: a process without this terminal, or the server, runs it.",
 )
 @click.pass_obj
 def run(obj: CliContext, /, **values: Any) -> None:
@@ -187,19 +189,23 @@ def _check_options(options: _Options) -> None:
         raise click.UsageError("give --quiet or --verbose, not both")
     if options.verbose and is_remote:
         raise click.UsageError("--verbose cannot be used with --master")
-    if options.detach and not is_remote:
-        raise click.UsageError("--detach requires --master")
-    if is_resumed and is_remote and (options.slots or options.launcher or options.max_slots):
+    if options.detach and not is_remote and (options.test_mode or options.verbose):
+        raise click.UsageError("--test and --verbose cannot be used with --detach")
+    is_elsewhere = is_remote or options.detach
+    if is_resumed and is_elsewhere and (options.slots or options.launcher or options.max_slots):
         raise click.UsageError(
-            "--slots, --launcher and --max-slots cannot be used with --resume and --master"
+            "--slots, --launcher and --max-slots cannot be used with --resume and --master or "
+            "--detach"
         )
+    if is_resumed and options.settings and options.detach:
+        raise click.UsageError("--set cannot be used with --resume and --detach")
 
 
 def _run_here(obj: CliContext, options: _Options) -> None:
     """Train the experiment on this machine."""
     plugins = obj.plugin_manager()
     from detcore.config import parse_set_flags
-    from detcore.run import RunSettings, resume_experiment, start_experiment
+    from detcore.run import RunSettings, record_experiment, resume_experiment, start_experiment
 
     display = _make_display(options)
     with contextlib.closing(display):
@@ -226,7 +232,11 @@ def _run_here(obj: CliContext, options: _Options) -> None:
             )
             for notice in loaded.notices:
                 display.notice(notice)
+            if options.detach:
+                _detach(obj, options, record_experiment(loaded, folder, run_settings))
             result = start_experiment(loaded, folder, run_settings, test_mode=options.test_mode)
+        elif options.detach:
+            _detach(obj, options, options.resume or 0)
         else:
             result = resume_experiment(
                 options.resume or 0,
@@ -237,6 +247,23 @@ def _run_here(obj: CliContext, options: _Options) -> None:
             )
     _print_result(result, display, options)
     raise SystemExit(_get_exit_code(result))
+
+
+def _detach(obj: CliContext, options: _Options, number: int) -> NoReturn:
+    """Resume an experiment in a process that outlives this terminal, and exit."""
+    from detcore.client.local_control import activate_locally
+    from detcore.records import Database
+
+    with Database.open(obj.environment.database_url) as database:
+        log = activate_locally(database, obj.environment, number)
+    text = (
+        f"experiment {number} runs without this terminal.\nIts output:  {log}\n"
+        f"End it:      detcore experiment pause {number}"
+    )
+    click.echo(text, err=options.as_json)
+    if options.as_json:
+        click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
+    raise SystemExit(0)
 
 
 def _run_at(obj: CliContext, master: str, options: _Options) -> None:

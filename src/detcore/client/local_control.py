@@ -59,7 +59,7 @@ def control_locally(
     if action in ("archive", "unarchive"):
         database.set_experiment_archived(experiment_id, action == "archive")
     elif action == "activate":
-        _activate_experiment(database, environment, experiment_id)
+        activate_locally(database, environment, experiment_id)
     elif action == "delete":
         _delete_experiment(database, environment, experiment_id)
     else:
@@ -70,7 +70,13 @@ def control_locally(
         )
 
 
-def _activate_experiment(database: Database, environment: Environment, experiment_id: int) -> None:
+def activate_locally(database: Database, environment: Environment, experiment_id: int) -> Path:
+    """Resume an experiment in a process that outlives this one, and return its output file.
+
+    Raises:
+        NotFoundError: If no experiment has this id.
+        RunError: If the experiment is complete, or the process exits.
+    """
     from detcore.run import get_experiment_dir
 
     if database.get_experiment(experiment_id).state is ExperimentState.COMPLETED:
@@ -79,22 +85,22 @@ def _activate_experiment(database: Database, environment: Environment, experimen
             "Start a new experiment, and set searcher.source_checkpoint_uuid to start from its "
             "weights."
         )
+    log = get_experiment_dir(environment, experiment_id) / _LOG
     if _is_at_work(database, experiment_id):
-        return
+        return log
     record = database.get_experiment(experiment_id)
-    folder = get_experiment_dir(environment, experiment_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / _LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
     begin = log.stat().st_size if log.exists() else 0
     with _start_runner(environment, log, experiment_id) as (pid, ended):
         while not _is_taken_over(database, record, pid):
             if select.select([ended], [], [], _POLL_INTERVAL_S)[0]:
                 if _is_taken_over(database, record, pid):  # a short run may have ended already
-                    return
+                    return log
                 raise RunError(
                     f"experiment {experiment_id} could not be resumed: the process detcore run "
                     f"--resume {experiment_id} exited. Its output:\n{_read_tail(log, begin)}"
                 )
+    return log
 
 
 def _is_at_work(database: Database, experiment_id: int) -> bool:

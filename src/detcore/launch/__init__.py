@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
+    from detcore.launch.attach import SupportsAttach
     from detcore.launch.command_job import run_on_hosts, run_workers
     from detcore.launch.job_variables import count_cores, framework_variables
     from detcore.launch.local_launcher import LocalLauncher
@@ -26,6 +27,7 @@ __all__ = [
     "Launcher",
     "LocalLauncher",
     "OutputSink",
+    "SupportsAttach",
     "SupportsCheck",
     "WorkerEvent",
     "WorkerGroup",
@@ -39,6 +41,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "attach": "SupportsAttach",
         "job_variables": "framework_variables count_cores",
         "local_launcher": "LocalLauncher",
         "worker_processes": "describe_exit",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 
 from detcore.contract.errors import WorkerError
 from detcore.contract.values import TrialInfo
-from detcore.log.reading import event_log_path, read_event_log
+from detcore.log.events import CheckpointCommitted
+from detcore.log.lines import EventLogDamagedError
+from detcore.log.reading import event_log_path, read_event_lines, read_event_log
 
 _MAX_HEADER_BYTES = 4096
 
@@ -30,6 +33,20 @@ def read_log_header(info: TrialInfo) -> bytes:
     return line
 
 
+def read_save_durations(info: TrialInfo, *, run_id: int) -> list[float]:
+    """Return the seconds that each save of a trial's run took, 0 if unknown; empty without a log.
+
+    Args:
+        info: The trial.
+        run_id: One of its runs.
+    """
+    path = event_log_path(Path(info.trial_dir), run_id)
+    with contextlib.suppress(FileNotFoundError, EventLogDamagedError):
+        events = [line.event for line in read_event_lines(path)]
+        return [event.total_s or 0.0 for event in events if isinstance(event, CheckpointCommitted)]
+    return []
+
+
 class LogSource:
     """Reads a log on the machine of rank 0, unless the runner sees the same file.
 
@@ -38,16 +55,18 @@ class LogSource:
     Args:
         info: The trial, with directories of this machine.
         header: The result of the runner's `read_log_header`.
+        start: Byte from which to read, if this log is known not to be the runner's.
 
     Raises:
         OSError: If the log cannot be created.
     """
 
-    def __init__(self, info: TrialInfo, header: bytes) -> None:
+    def __init__(self, info: TrialInfo, header: bytes, *, start: int | None = None) -> None:
         self._path = event_log_path(Path(info.trial_dir), info.run_id)
-        self._offset = len(header)
-        self.is_shared = self._first_line() == header
-        if not self.is_shared:
+        self._offset = len(header) if start is None else start
+        exists = self._first_line() == header
+        self.is_shared = exists and start is None
+        if not exists:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_bytes(header)
 
@@ -92,12 +111,17 @@ class LogCopy:
             WorkerError: If earlier lines are missing.
             OSError: If the disk is full.
         """
-        size = os.fstat(self._fd).st_size
+        size = self.size_bytes
         if start > size:
             raise WorkerError(f"the log of a trial has {size} bytes here, and continues at {start}")
         remaining = lines[size - start :]
         while remaining:
             remaining = remaining[os.write(self._fd, remaining) :]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the copy, at which the next lines start."""
+        return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         """Release the log and its lock."""

@@ -32,7 +32,7 @@ from detcore.launch.job_variables import (
     place_ranks,
 )
 from detcore.launch.local_launcher import Wake, find_services
-from detcore.launch.log_relay import LogCopy, LogSource, read_log_header
+from detcore.launch.log_relay import LogCopy, LogSource, read_log_header, read_save_durations
 from detcore.launch.output_lines import LineCutter
 from detcore.launch.worker_processes import RemoteProcess, Workers
 from detcore.log.writing import open_log
@@ -62,6 +62,7 @@ __all__ = [
     "place_ranks",
     "rank_variables",
     "read_log_header",
+    "read_save_durations",
     "start_rank",
 ]
 

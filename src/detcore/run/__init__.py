@@ -10,6 +10,7 @@ from detcore.run.experiment_control import (
 from detcore.run.experiment_run import (
     check_experiment,
     find_refusals,
+    record_experiment,
     resume_experiment,
     start_experiment,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "hold_experiment_lock",
     "read_results",
     "reconcile_experiment",
+    "record_experiment",
     "recover_trial",
     "resume_experiment",
     "start_experiment",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +212,11 @@ def set_open_trial_states(database: Database, experiment_id: int, state: Experim
 
 
 def log_trial_ends(
-    database: Database, experiment_id: int, storage: StorageBackend | None = None
+    database: Database,
+    experiment_id: int,
+    storage: StorageBackend | None = None,
+    *,
+    without: Container[int] = (),
 ) -> None:
     """Append the recorded ends of killed runs to their logs, for observers.
 
@@ -220,9 +224,12 @@ def log_trial_ends(
         database: The records.
         experiment_id: The experiment. No process works on its trials that are not running.
         storage: Storage of unreported checkpoints, which are logged before the ends.
+        without: Trials whose workers outlive their runner.
     """
     for cursor in database.list_cursors(experiment_id=experiment_id):
         trial = database.get_trial(cursor.trial_id)
+        if trial.id in without:
+            continue
         if trial.state is not TrialState.RUNNING and trial.run_id == cursor.run_id:
             if storage is not None:
                 recover_trial(database, storage, trial)

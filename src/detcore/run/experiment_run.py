@@ -77,19 +77,11 @@ def start_experiment(
         WorkerError: If the launcher cannot start the trials; nothing is recorded.
     """
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
-        plain = config.model_dump(mode="json")
+        recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
         with (
             open_launcher(config, model_dir, settings) as launcher,
-            create_locked_experiment(
-                database,
-                settings.environment,
-                config=plain,
-                config_text=loaded.text,
-                model_dir=str(model_dir),
-                name=config.name,
-            ) as (experiment_id, lock),
+            recorded as (experiment_id, lock),
         ):
-            save_secrets(settings.environment.home, experiment_id, plain)
             run = ExperimentRun(
                 database,
                 settings,
@@ -100,6 +92,45 @@ def start_experiment(
                 test_mode=test_mode,
             )
             return run.run(launcher, storage)
+
+
+def record_experiment(loaded: LoadedConfig, model_dir: Path, settings: RunSettings) -> int:
+    """Record a new experiment that another process resumes, and return its id.
+
+    Args:
+        loaded: The experiment file.
+        model_dir: Directory of the user's code.
+        settings: As for `start_experiment`.
+
+    Raises:
+        DetcoreError: As `start_experiment`; nothing is recorded.
+    """
+    with _open_checked(loaded, settings, test_mode=False) as (config, database, _):
+        recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
+        with open_launcher(config, model_dir, settings), recorded as (experiment_id, _):
+            return experiment_id
+
+
+@contextlib.contextmanager
+def _record_experiment(
+    database: Database,
+    config: ExperimentConfig,
+    text: str | None,
+    model_dir: Path,
+    settings: RunSettings,
+) -> Iterator[tuple[int, RunnerLock]]:
+    """Record a new experiment and its secrets, and yield its id and its lock."""
+    plain = config.model_dump(mode="json")
+    with create_locked_experiment(
+        database,
+        settings.environment,
+        config=plain,
+        config_text=text,
+        model_dir=str(model_dir),
+        name=config.name,
+    ) as (experiment_id, lock):
+        save_secrets(settings.environment.home, experiment_id, plain)
+        yield experiment_id, lock
 
 
 def check_experiment(

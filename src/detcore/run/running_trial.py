@@ -195,6 +195,7 @@ class RunningTrial:
         self._reported_error: str | None = None
         self._reported_state: str | None = None
         self._reported_fault: str | None = None
+        self._preempted: str | None = None
         self._event_types: set[str] = set()
         self._steps_completed = info.steps_completed
         self._was_killed = False
@@ -259,6 +260,8 @@ class RunningTrial:
             self._reported_error = event.fields.get("error") or self._reported_error
             self._reported_state = event.fields.get("state")
             self._reported_fault = event.fields.get("fault")
+        elif event.type == "preempted":
+            self._preempted = str(event.fields["reason"])
         elif event.type == "damaged":
             self.damaged = (str(event.fields["uuid"]), str(event.fields["error"]))
 
@@ -364,6 +367,8 @@ class RunningTrial:
         """How the workers ended."""
         if self._code == 0 and self._reported_state not in ("PAUSED", "INVALID_HP"):
             return Ending.WELL
+        if self._preempted is not None and not self._signals and not self._was_killed:
+            return Ending.PREEMPTED
         if self._was_interrupted:
             return Ending.INTERRUPTED
         if self.is_invalid_hp:
@@ -423,6 +428,8 @@ class RunningTrial:
     @property
     def error(self) -> str:
         """Error of workers that failed, in one line."""
+        if self._preempted is not None:
+            return self._preempted
         rank = self.workers.first_failed
         if rank and self._reported_fault is None:
             # Rank 0 may know only that it lost the failed rank.

@@ -129,7 +129,13 @@ class SearchLoop:
         )
         for action in actions:
             self._perform_action(action)
-        log_trial_ends(self._database, self._experiment_id, self._starter.storage)
+        needed = {*self._state.order, *self._state.again}
+        live = {
+            trial_id
+            for index, trial_id in self._log.trial_ids.items()
+            if self._starter.has_live_workers(trials[trial_id], is_needed=index in needed)
+        }
+        log_trial_ends(self._database, self._experiment_id, self._starter.storage, without=live)
         self._report_progress()
 
     def _observe_workers(self) -> None:
@@ -225,7 +231,7 @@ class SearchLoop:
         latest = None
         if trial.ending is Ending.DAMAGED and trial.damaged is not None:
             self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
-        if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
+        if trial.ending in (Ending.CRASHED, Ending.DAMAGED, Ending.PREEMPTED):
             latest = self._database.latest_checkpoint(trial.info.trial_id)
         if trial.early_end and not self._state.trials[trial.index].was_notified_of_end:
             trial.output.write_notice(trial.early_end)

@@ -114,6 +114,7 @@ class Ending(enum.Enum):
 
     WELL = enum.auto()
     INTERRUPTED = enum.auto()
+    PREEMPTED = enum.auto()  # by the launcher's scheduler; not a failure
     INVALID_HP = enum.auto()
     DAMAGED = enum.auto()
     CRASHED = enum.auto()
@@ -505,7 +506,7 @@ def _handle_ended_workers(plan: _Decisions, ended: WorkersEnded) -> None:
     """Decide whether a trial whose workers ended is over, waits, or starts again."""
     index, how = ended.trial, ended.how
     trial = plan.state.trials[index]
-    is_orderly = how in (Ending.WELL, Ending.INTERRUPTED)
+    is_orderly = how in (Ending.WELL, Ending.INTERRUPTED, Ending.PREEMPTED)
     assert trial.place is not None
     plan.set_fields(free=(trial.place, *plan.state.free), ending=index)
     plan.change_trial(index, place=None)
@@ -521,7 +522,12 @@ def _handle_ended_workers(plan: _Decisions, ended: WorkersEnded) -> None:
         plan.record_state(index, plan.state.stopped_state)
     elif how is Ending.WELL:
         plan.advance_search(Exited(index, ExitReason.STOPPED))
-    elif how is Ending.INTERRUPTED:
+    elif how is Ending.PREEMPTED and not plan.state.is_stopping:
+        text = in_one_line(f"trial {trial.id}: {ended.error}", f"It continues {ended.origin}")
+        plan.add_actions(Say(text, index))
+        plan.run_again(index)
+        plan.record_state(index, TrialState.PAUSED)
+    elif how in (Ending.INTERRUPTED, Ending.PREEMPTED):
         plan.run_again(index)
         plan.change_trial(index, is_excluded=True)
         plan.record_state(index, plan.state.stopped_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -14,7 +15,7 @@ from detcore.checkpoint import find_intact_checkpoint
 from detcore.contract.errors import CheckpointCorruptError, RunError, StorageError
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_variables
-from detcore.launch import framework_variables
+from detcore.launch import SupportsAttach, framework_variables
 from detcore.log.reading import event_log_path
 from detcore.log.writing import open_log
 from detcore.plugins.delivery import read_run, write_run
@@ -167,11 +168,12 @@ class TrialStarter:
         Raises:
             RunError: If the workers cannot be started.
         """
-        info = self._build_info(trial_id, length, is_closed=is_closed, was_complete=was_complete)
+        trial = self.database.get_trial(trial_id)
+        if self.has_live_workers(trial):
+            return self._attach_trial(index, trial)
+        info = self._build_info(trial, length, is_closed=is_closed, was_complete=was_complete)
         self._open_log(info)
-        frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
-        notices = [notice for framework in frameworks for notice in framework.notices]
-        output = TrialOutput(info, self.run.listener, notices)
+        output = self._open_output(info)
         try:
             workers = self.launcher.start(
                 info,
@@ -197,12 +199,45 @@ class TrialStarter:
             )
         return RunningTrial(index, info, workers, output)
 
+    def _open_output(self, info: TrialInfo) -> TrialOutput:
+        frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
+        notices = [notice for framework in frameworks for notice in framework.notices]
+        return TrialOutput(info, self.run.listener, notices)
+
+    def has_live_workers(self, trial: TrialRecord, *, is_needed: bool = True) -> bool:
+        """Whether a trial has workers of an earlier runner that can be followed.
+
+        Args:
+            trial: The trial. Its workers are ended if they cannot be followed.
+            is_needed: Whether the search trains the trial now; otherwise its workers are ended.
+        """
+        if not isinstance(self.launcher, SupportsAttach) or not trial.run_id:
+            return False
+        folder = self._find_folder(trial.id)
+        run_id = self.launcher.find_run(folder, slots=self.num_workers) if is_needed else None
+        if run_id != trial.run_id:
+            self.launcher.abandon(folder)
+        return run_id == trial.run_id
+
+    def _attach_trial(self, index: int, trial: TrialRecord) -> RunningTrial:
+        """Follow the workers that an earlier runner has started."""
+        assert isinstance(self.launcher, SupportsAttach)
+        info = read_run(self._find_folder(trial.id), trial.run_id)
+        self.follower.follow(event_log_path(Path(info.trial_dir), info.run_id))
+        output = self._open_output(info)
+        workers = self.launcher.attach(info, keep_open=(self.lock.fd,), on_output=output)
+        self.run.listener.trial_started(info, pid=workers.pid)
+        return RunningTrial(index, info, workers, output)
+
+    def _find_folder(self, trial_id: int) -> Path:
+        return get_trials_dir(self.run.environment, self.experiment_id) / str(trial_id)
+
     def _build_info(
-        self, trial_id: int, length: int | None, *, is_closed: bool, was_complete: bool
+        self, trial: TrialRecord, length: int | None, *, is_closed: bool, was_complete: bool
     ) -> TrialInfo:
-        trial = self.database.get_trial(trial_id)
+        trial_id = trial.id
         settings = self.config.trial_settings()
-        folder = get_trials_dir(self.run.environment, self.experiment_id) / str(trial_id)
+        folder = self._find_folder(trial_id)
         latest = best = None
         if trial.run_id:  # otherwise it has neither checkpoints nor values
             # Unfinished checkpoints of killed workers are recovered first.
@@ -352,8 +387,14 @@ def copy_model_code(model_dir: Path, folder: Path, config: ExperimentConfig) -> 
         folder: Directory of the experiment. The copy of an earlier run is replaced.
         config: The configuration, with its secrets.
     """
-    copy = folder / "saved-code"
-    shutil.rmtree(copy, ignore_errors=True)
+    copy, new, old = (folder / f"saved-code{suffix}" for suffix in ("", ".new", ".old"))
+    for path in (new, old):
+        shutil.rmtree(path, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    copy_code(model_dir, list_code(model_dir), copy, config=config.model_dump(mode="json"))
+    copy_code(model_dir, list_code(model_dir), new, config=config.model_dump(mode="json"))
+    # Workers of an earlier runner may be saving the code, so the copy is missing only for a moment.
+    with contextlib.suppress(FileNotFoundError):
+        copy.rename(old)
+    new.rename(copy)
+    shutil.rmtree(old, ignore_errors=True)
     return copy
