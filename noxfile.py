@@ -316,7 +316,7 @@ def bare(session: nox.Session) -> None:
 @nox.session
 def torch(session: nox.Session) -> None:
     """Test PyTorch trials, Ray clusters of several nodes, loops and example plugins."""
-    install_locked(session, "torch", *FRAMEWORK_FREE, *RAY, *TORCH)
+    install_locked(session, "torch", *FRAMEWORK_FREE, *KERAS, *RAY, *TORCH)
     install_pytorch(session)
     # Each test file of Ray starts a cluster and waits for it most of the time.
     with run_tests_in_background(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tensorflow_names import keras, tf
 
 from detcore.trial import TrialSetup
 from detcore.types import GradientSettings, Length, TrialInfo, TrialSettings, Unit
-from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.keras_trial import TFKerasTrial

@@ -17,9 +17,9 @@ from _fakes import (
     make_context,
     seed_everything,
 )
+from tensorflow_names import keras, tf
 
 from detcore.trial import PrepareOptions
-from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.worker_setup import prepare_worker
 

@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from _fakes import write_training_state
+from tensorflow_names import keras
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import keras
 from detcore_keras.state.array_files import decode_array, encode_array, read_arrays
 from detcore_keras.state.npz_files import write_npz
 from detcore_keras.state.training_state import VARIABLES_FILE, restore_weights
