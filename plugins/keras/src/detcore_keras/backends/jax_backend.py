@@ -122,6 +122,7 @@ def _run_step(model: Any, kind: str, function: Callable[..., Any], batch: Any) -
             f"On JAX, return (logs, state), where state has {len(parts)} lists: {', '.join(parts)}."
         )
     outputs, new_state = result
-    model._jax_state = dict(zip(parts, new_state, strict=True))
-    model._jax_state_synced = False
+    # Bypasses Keras's tracking, which would copy the lists at each step.
+    state_by_part = dict(zip(parts, new_state, strict=True))
+    vars(model).update(_jax_state=state_by_part, _jax_state_synced=False)
     return outputs
