@@ -1,4 +1,4 @@
-"""One trial on every installed back end of Keras is killed, and ends like an uninterrupted trial."""
+"""One trial on each back end of Keras is killed, and ends like an uninterrupted trial."""
 
 from __future__ import annotations
 

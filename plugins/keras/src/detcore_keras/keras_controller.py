@@ -52,7 +52,7 @@ from detcore_keras.state.training_state import (
     restore_weights,
     write_array_files,
 )
-from detcore_keras.state.variables import NamedVariable, read_variable, training_variables
+from detcore_keras.state.variables import NamedVariable, training_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -536,7 +536,7 @@ class KerasController:
     def _copy_metrics(self) -> list[tuple[Any, Any]]:
         """Return the variables of the metrics with copies of their values."""
         variables = [item.variable for item in self._list_variables() if item.group == "metrics"]
-        return [(variable, read_variable(variable).copy()) for variable in variables]
+        return [(variable, backend.read_variable(variable).copy()) for variable in variables]
 
     def _list_optimizers(self) -> list[Any]:
         return list_optimizers(self._model, self._context.wrapped_optimizers)

@@ -239,7 +239,7 @@ class Backend(abc.ABC):
         seed = self.find_keras_generator()
         return {
             self.name: states,
-            "keras_global_seed": None if seed is None else seed.numpy().tolist(),
+            "keras_global_seed": None if seed is None else self.read_variable(seed).tolist(),
         }
 
     def restore_generators(self, state: Mapping[str, Any]) -> None:
@@ -297,10 +297,17 @@ class Backend(abc.ABC):
         """Return the name of a variable's type, such as ``"bfloat16"``."""
         return str(variable.dtype)
 
+    def read_variable(self, variable: Any) -> npt.NDArray[Any]:
+        """Return a copy of the value of a variable, or of an object like one."""
+        if isinstance(variable, self.keras.Variable):
+            # Its method `numpy` causes warnings with NumPy 2. Observed in Keras 3.15.
+            return np.asarray(self.keras.ops.convert_to_numpy(variable.value))
+        return np.asarray(variable.numpy())
+
     def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
         """Return a copy of a numeric variable or tensor; None for other values."""
         if self.is_variable(value):
-            return np.asarray(value.numpy())
+            return self.read_variable(value)
         if self.keras.ops.is_tensor(value):
             return np.asarray(self.keras.ops.convert_to_numpy(value))
         return None

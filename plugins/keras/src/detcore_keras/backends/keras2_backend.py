@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from detcore_keras.backends.tensorflow_backend import TensorFlowBackend
@@ -92,6 +94,10 @@ class Keras2Backend(TensorFlowBackend):
     def get_raw(self, variable: Any) -> Any:
         """Return the variable."""
         return variable
+
+    def read_variable(self, variable: Any) -> npt.NDArray[Any]:
+        """Return a copy of the value of a variable."""
+        return np.asarray(variable.numpy())
 
     def is_compiled(self, model: Any) -> bool:
         """Whether a model was compiled."""

@@ -14,7 +14,6 @@ from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore.trial import AttributeCodec
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.array_files import decode_array
-from detcore_keras.state.variables import read_variable
 
 _PLAIN = (bool, int, str)
 # Keys of JSON objects that stand for values that JSON cannot express.
@@ -41,7 +40,7 @@ class KerasCodec(AttributeCodec):
         value = backend.read_tensor(saved)
         if value is None or not backend.is_variable(current):
             return saved
-        before = read_variable(raw := backend.get_raw(current))
+        before = backend.read_variable(raw := backend.get_raw(current))
         if (before.shape, before.dtype) != (value.shape, value.dtype):
             return saved
         raw.assign(value)
@@ -51,7 +50,7 @@ class KerasCodec(AttributeCodec):
         """Return the values of the variables of a layer, metric, optimizer or generator."""
         if not isinstance(value, _STATEFUL):
             return None
-        return [read_variable(variable) for variable in _list_variables(value)]
+        return [backend.read_variable(variable) for variable in _list_variables(value)]
 
     def set_state(self, value: Any, state: Any) -> None:
         """Restore values that `get_state` returned."""

@@ -15,7 +15,7 @@ from detcore_keras.frameworks import backend
 from detcore_keras.state.array_files import encode_array
 from detcore_keras.state.npz_files import bytes_of
 from detcore_keras.state.training_state import is_float
-from detcore_keras.state.variables import NamedVariable, read_variable, training_variables
+from detcore_keras.state.variables import NamedVariable, training_variables
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
@@ -122,7 +122,7 @@ class Workers:
             for item in _select_shared(training_variables(model, []))
             if item.group in {"weights", "extra"} and backend.get_key(item.variable) not in trained
         ]
-        before = {id(item): read_variable(item.variable) for item in candidates}
+        before = {id(item): backend.read_variable(item.variable) for item in candidates}
         replaced_variables = self._broadcast_variables(candidates)
         try:
             yield
@@ -207,7 +207,7 @@ def digest_weights(variables: Sequence[NamedVariable]) -> list[str]:
 
 
 def _digest_variable(variable: Any) -> str:
-    value = read_variable(variable)
+    value = backend.read_variable(variable)
     digest = Digester()
     digest.update(f"{value.dtype} {value.shape} ".encode())
     for part in encode_array("", value).values():

@@ -14,7 +14,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.array_files import read_json, write_json
-from detcore_keras.state.variables import read_variable
 
 RNG_FILE = "rng.json"
 _VERSION = 1
@@ -75,7 +74,7 @@ class RandomState:
         self._python = random.getstate()
         self._numpy = np.random.get_state()
         self._variables = _list_states(variables)
-        self._values = [read_variable(variable).copy() for variable in self._variables]
+        self._values = [backend.read_variable(variable).copy() for variable in self._variables]
 
     def restore(self) -> None:
         """Restore all generators."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from detcore_keras.frameworks import backend
 from detcore_keras.state.random_generators import find_process_generators
-from detcore_keras.state.variables import NamedVariable, read_variable
+from detcore_keras.state.variables import NamedVariable
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -48,9 +48,9 @@ class StateReader:
             "random.numpy": _pack_state(np.asarray(numpy_words).tobytes(), kind, *numpy_rest),
         }
         for name, state in find_process_generators().items():
-            arrays[f"random.{name}"] = read_variable(state).astype(np.int64)
+            arrays[f"random.{name}"] = backend.read_variable(state).astype(np.int64)
         for name, variable in self._named.items():
-            value = read_variable(variable)
+            value = backend.read_variable(variable)
             if value.dtype.hasobject:
                 value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
             arrays[name] = value
@@ -76,7 +76,7 @@ def read_unlisted(
             if backend.get_key(raw) not in listed_ids:
                 name = getattr(variable, "path", None) or raw.name.removesuffix(":0")
                 unlisted[f"{prefix}{name}"] = raw
-    return {name: read_variable(variable) for name, variable in unlisted.items()}
+    return {name: backend.read_variable(variable) for name, variable in unlisted.items()}
 
 
 def _name_variables(variables: Iterable[NamedVariable]) -> dict[str, Any]:

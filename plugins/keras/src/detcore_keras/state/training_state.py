@@ -23,7 +23,7 @@ from detcore_keras.state.array_files import (
 )
 from detcore_keras.state.input_spec import spec_to_json
 from detcore_keras.state.npz_files import write_npz
-from detcore_keras.state.variables import NamedVariable, model_variables, read_variable, same_name
+from detcore_keras.state.variables import NamedVariable, model_variables, same_name
 
 # Arrays by file and key.
 ArrayFiles: TypeAlias = Mapping[str, Mapping[str, npt.NDArray[Any]]]
@@ -94,7 +94,7 @@ def capture_training_state(
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
     for index, item in enumerate(variables):
-        value = read_variable(item.variable)
+        value = backend.read_variable(item.variable)
         row = _make_row(f"{index:05d}", item, value)
         files[row["file"]].update(encode_array(row["key"], value))
         rows.append(row)
@@ -178,7 +178,7 @@ def capture_own_state(variables: Sequence[NamedVariable], indices: Sequence[int]
     rows: list[dict[str, Any]] = []
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index in indices:
-        value = read_variable(variables[index].variable)
+        value = backend.read_variable(variables[index].variable)
         row = _make_row(f"{index:05d}", variables[index], value)
         rows.append({**row, "index": index, "file": _OWN_ARRAYS})
         arrays.update(encode_array(row["key"], value))
@@ -211,7 +211,7 @@ def restore_mean_gradients(variables: Sequence[NamedVariable], own_folders: Sequ
         own_folders: Directories with the values of each worker except the chief.
     """
     parts = {
-        index: [read_variable(item.variable)]
+        index: [backend.read_variable(item.variable)]
         for index, item in enumerate(variables)
         if item.group == "accumulated" and is_float(backend.get_dtype(item.variable))
     }
@@ -240,7 +240,7 @@ def clear_step(model: Any, variables: Sequence[NamedVariable]) -> None:
     model.reset_metrics()
     for item in variables:
         if item.group == "accumulated":
-            item.variable.assign(np.zeros_like(read_variable(item.variable)))
+            item.variable.assign(np.zeros_like(backend.read_variable(item.variable)))
     for layer in model._flatten_layers(include_self=False):
         if getattr(layer, "stateful", False):
             backend.reset_layer(layer)

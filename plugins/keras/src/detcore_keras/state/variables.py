@@ -9,9 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from detcore.trial import list_function_variables
 from detcore_keras.backends.backend import SUMS_OF_GRADIENTS
 from detcore_keras.frameworks import backend, keras
@@ -71,11 +68,6 @@ def model_variables(model: Any) -> list[NamedVariable]:
     variables: dict[int, NamedVariable] = {}
     _add_model(variables, model)
     return [item for item in variables.values() if item.group in {"weights", "extra"}]
-
-
-def read_variable(variable: Any) -> npt.NDArray[Any]:
-    """Return a copy of a variable's value. Strings become an array of bytes objects."""
-    return np.asarray(variable.numpy())
 
 
 def same_name(first_name: str, second_name: str) -> bool:
