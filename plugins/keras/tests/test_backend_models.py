@@ -145,13 +145,15 @@ def test_mixed_precision_resumes_exactly(tmp_path: Path) -> None:
 
 def test_callbacks_see_and_change_the_model(tmp_path: Path) -> None:
     one, other = Reader(), Reader()
-    whole, _ = run_trial(tmp_path, until=14, save_to=tmp_path / "saved", callbacks=[one])
+    uninterrupted, _ = run_trial(tmp_path, until=14, save_to=tmp_path / "saved", callbacks=[one])
     resumed, _ = run_trial(
         tmp_path, until=14, resume=tmp_path / "saved" / "step-6", step=6, callbacks=[other]
     )
     assert other.sums == one.sums
     assert len({round(value, 6) for value in one.sums}) == 14
-    assert [a.tobytes() for a in fingerprint(whole)] == [a.tobytes() for a in fingerprint(resumed)]
+    assert [a.tobytes() for a in fingerprint(uninterrupted)] == [
+        a.tobytes() for a in fingerprint(resumed)
+    ]
 
 
 def test_class_weights_equal_sample_weights(tmp_path: Path) -> None:
@@ -175,6 +177,25 @@ def test_class_weights_equal_sample_weights(tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
+def test_training_equals_fit_of_keras(tmp_path: Path) -> None:
+    seed_everything()
+    context = make_context(tmp_path)
+    context.configure_fit(shuffle=False)
+    controller = KerasController(SmallTrial(context), context)
+    clock = FakeClock(controller, until=14, unit=7, validate_every=7)
+    controller.run(clock)
+
+    seed_everything()
+    model = SmallTrial(make_context(tmp_path)).build_model()
+    history = model.fit(
+        *records(), batch_size=8, epochs=2, shuffle=False, verbose=0, validation_data=records()
+    ).history
+    for one, other in zip(controller._model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [metrics["loss"] for _, metrics in clock.training] == history["loss"]
+    assert [m["val_accuracy"] for _, m in clock.validations] == history["val_accuracy"]
+
+
 class WrongStep(keras.Model):  # type: ignore[misc]
     """A step in the signature of another back end."""
 
@@ -191,14 +212,14 @@ def test_train_step_of_wrong_signature_is_refused(
 
 
 def test_checkpoint_of_another_back_end_is_refused(tmp_path: Path) -> None:
-    whole, _ = run_trial(tmp_path, until=6, save_to=tmp_path)
+    uninterrupted, _ = run_trial(tmp_path, until=6, save_to=tmp_path)
     record = json.loads((tmp_path / "step-6" / "variables.json").read_text())
     record["backend"] = "other"
     (tmp_path / "step-6" / "variables.json").write_text(json.dumps(record))
     with pytest.raises(InvalidCheckpointError, match="KERAS_BACKEND=other"):
         run_trial(tmp_path, until=12, resume=tmp_path / "step-6", step=6)
     model = load_weights_from_checkpoint_path(tmp_path / "step-6", functional())
-    for one, other in zip(whole._model.get_weights(), model.get_weights(), strict=True):
+    for one, other in zip(uninterrupted._model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -42,8 +42,17 @@ def list_cells() -> Iterator[Any]:
 
 
 @pytest.fixture
-def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    with Detcore(tmp_path) as command:
+def detcore(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Detcore]:
+    """A command that can import only the back end and the package of the test's cell."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    needed = {parameters.get("backend"), KINDS.get(parameters.get("kind", ""))}
+    if parameters.get("kind") in ("DataLoader", "Grain"):
+        needed |= {"torch"}  # which may import the others
+    site = tmp_path / "site"
+    for name in {*BACKENDS} - needed if parameters else ():
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
+    with Detcore(tmp_path, site=site) as command:
         yield command
 
 
@@ -97,3 +106,52 @@ def test_killed_trial_is_bit_identical(
     assert kill_file.read_text() == ""
     state = read_state(detcore, finished)
     assert [name for name in expected if state[name] != expected[name]] == []
+
+
+DIGEST = """
+import hashlib, sys, keras
+from detcore_keras import load_model_from_checkpoint_path
+model = load_model_from_checkpoint_path(sys.argv[1])
+values = [keras.ops.convert_to_numpy(weight.value) for weight in model.weights]
+print(hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(len(BACKENDS) < 2, reason="this environment has one back end")
+def test_other_back_ends_load_weights_only(
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    writer, *readers = reversed(BACKENDS)
+    monkeypatch.setenv("KERAS_BACKEND", writer)
+    monkeypatch.setenv("KILLS", str(tmp_path / "kills"))
+    (tmp_path / "kills").write_text("30")
+    config = write_config(detcore, data="arrays")
+    assert "SIGKILL" in detcore.run_failing("run", config, MODEL_DIR).output
+    manifest = detcore.committed()[-1]
+    for reader in readers:
+        monkeypatch.setenv("KERAS_BACKEND", reader)
+        refused = detcore.run_failing("run", "--resume", 1)
+        assert f"KERAS_BACKEND={writer}" in refused.output
+        digests = set()
+        for name in (writer, reader):
+            monkeypatch.setenv("KERAS_BACKEND", name)
+            loaded = detcore.python("-c", DIGEST, manifest.parent)
+            digests.add(loaded.stdout)
+            assert ("exact resume needs the back end that wrote it" in loaded.stderr) == (
+                name == reader
+            )
+        assert len(digests) == 1
+    monkeypatch.setenv("KERAS_BACKEND", writer)
+    assert "completed" in detcore.run_checked("run", "--resume", 1).output
+
+
+def test_missing_back_end_is_named_with_its_command(
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = next((name for name in ("tensorflow", "jax", "torch") if name not in BACKENDS), None)
+    if missing is None:
+        pytest.skip("this environment has all back ends")
+    monkeypatch.setenv("KERAS_BACKEND", missing)
+    output = detcore.run_failing("run", write_config(detcore, data="arrays"), MODEL_DIR).output
+    assert f"{missing!r} is not installed" in output
+    assert "pip install" in output

@@ -71,13 +71,13 @@ def _make_missing_error(module: str) -> PluginError:
     if configured not in _INSTALL:
         return _make_unknown_error(f"KERAS_BACKEND is {configured!r}")
     name = package if package in _INSTALL else configured
-    others = " or ".join(f"KERAS_BACKEND={other}" for other in _INSTALL if other != name)
+    alternatives = " or ".join(f"KERAS_BACKEND={key}" for key in _INSTALL if key != name)
     return PluginNotFoundError(
         f"detcore-keras needs Keras on the back end {name!r}, but {package!r} is not installed.\n"
         "The plugin installs neither Keras nor a back end, so that you can choose their versions "
         "and CPU or GPU builds.\n"
         f"  {_INSTALL[name]}\n"
-        f"Or choose a back end that is installed: {others}."
+        f"Or choose a back end that is installed: {alternatives}."
     )
 
 

@@ -36,5 +36,5 @@ def detcore_register_framework() -> Framework:
             r"WARNING:tensorflow:From \S*/site-packages/.* is deprecated and will be removed .*"
             r"\nInstructions for updating:\n.*",
         ),
-        install_hint='pip install "tensorflow>=2.15"  (or keras with jax or torch)',
+        install_hint='pip install "tensorflow>=2.15"',
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KerasGraphs(Protocol):
-    """What differs between Keras 2 and Keras 3 in graphs; see `TensorFlowBackend`."""
+    """The differences between Keras 2 and Keras 3 in graphs; see `TensorFlowBackend`."""
 
     keras: Any
 

@@ -136,7 +136,7 @@ def check_source(data: Any, role: str, *, num_workers: int) -> bool:
     """Return whether data is a data source.
 
     Raises:
-        InvalidDataTypeError: If data has a position of its own that must be wrapped first.
+        InvalidDataTypeError: If data must be wrapped to report its position.
         InvalidExperimentError: If several workers would read the same batches.
     """
     if isinstance(data, DataSource):

@@ -169,7 +169,7 @@ class Evaluation:
         return read_items
 
     def _batches_of_source(self, source: Any) -> Callable[[], Generator[object, None, None]]:
-        """Return a function that yields the batches of a data source, always the same ones."""
+        """Return a function that yields the batches of a data source, each time from its start."""
         start = source.position()
         with preserved_rng():
             self._spec = batch_spec(batch_tensors(read_first(source), source))

@@ -266,8 +266,8 @@ def _name_writer(record: Mapping[str, Any]) -> str:
 
 def is_of_backend(record: Mapping[str, Any]) -> bool:
     """Whether this version of Keras and its back end have written a ``variables.json``."""
-    written = (record.get("keras_major"), record.get("backend"))
-    return written == (backend.keras_major, backend.name)
+    writer = (record.get("keras_major"), record.get("backend"))
+    return writer == (backend.keras_major, backend.name)
 
 
 def restore_weights(model: Any, directory: Path) -> None:
@@ -283,7 +283,7 @@ def restore_weights(model: Any, directory: Path) -> None:
     """
     record = read_variables(directory)
     if not is_of_backend(record):
-        _logger.info(
+        _logger.warning(
             "the checkpoint was written with %s, and its weights are loaded on %s. An exact resume "
             "needs the back end that wrote it",
             _name_writer(record),
