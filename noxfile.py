@@ -204,7 +204,7 @@ def quickstart(session: nox.Session) -> None:
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
-    print(NEXT_STEPS.format(bin=session.bin, trial="TFKerasTrial", example="digits_keras"))
+    print(NEXT_STEPS.format(bin=session.bin, trial="KerasTrial", example="digits_keras"))
 
 
 @nox.session(name="quickstart-torch")

@@ -259,7 +259,7 @@ BYTES = np.zeros(4, np.uint8)
         (BYTES, [1 << 60], "string", "4 bytes of strings, which do not match their lengths"),
         (BYTES, [-4, 4, 4], "string", "4 bytes of strings"),
         (BYTES, [4.0], "string", "4 bytes of"),
-        (BYTES, None, "resource", "the type 'resource', which TensorFlow"),
+        (BYTES, None, "resource", "the type 'resource', which NumPy"),
     ],
 )
 def test_values_of_wrong_type_are_rejected(
