@@ -254,7 +254,7 @@ BYTES = np.zeros(4, np.uint8)
         (np.zeros(4, np.int32), None, "float32", "holds int32, but is declared as float32"),
         (np.zeros(4, np.float16), None, "bfloat16", "holds float16, but is declared"),
         (BYTES, None, "bfloat16", "holds uint8, but is declared"),
-        (BYTES, None, "os.system", "the type 'os.system', which TensorFlow"),
+        (BYTES, None, "os.system", "the type 'os.system', which NumPy"),
         (BYTES, None, "string", r"no entry 'k\.lengths'"),
         (BYTES, [1 << 60], "string", "4 bytes of strings, which do not match their lengths"),
         (BYTES, [-4, 4, 4], "string", "4 bytes of strings"),

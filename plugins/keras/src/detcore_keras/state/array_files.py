@@ -114,13 +114,18 @@ def _get_entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[
 
 
 def _numpy_type(dtype: str) -> np.dtype[Any]:
+    extension = getattr(ml_dtypes, dtype, None)
+    if isinstance(extension, type) and issubclass(extension, np.generic):
+        return np.dtype(extension)
     try:
-        # Keras imports ml_dtypes, which adds bfloat16 and others to NumPy's types.
-        return np.dtype(getattr(ml_dtypes, dtype, dtype))
-    except (TypeError, ValueError) as error:
+        numpy_type: np.dtype[Any] = np.dtype(dtype)
+        if numpy_type.name != dtype or numpy_type.kind not in "biufc":
+            raise ValueError("it is not the name of a numeric type")
+    except (TypeError, ValueError, SyntaxError) as error:
         raise InvalidCheckpointError(
             f"the checkpoint has the type {dtype!r}, which NumPy does not have"
         ) from error
+    return numpy_type
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:
