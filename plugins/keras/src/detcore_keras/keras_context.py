@@ -60,13 +60,14 @@ class TFKerasTrialContext(TrialContext):
         Raises:
             InvalidModelError: If `model` is not a Keras model.
         """
-        from detcore_keras.frameworks import keras
+        from detcore_keras.frameworks import backend, keras
 
         if not isinstance(model, keras.Model):
             raise InvalidModelError(
                 f"context.wrap_model received {describe(model)}, which is not a Keras model.\n"
-                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model. "
-                "Build it, wrap it, then compile it."
+                f"This process trains {backend}, where a model is an instance of "
+                f"{keras.Model.__module__.partition('.')[0]}.Model. Build it, wrap it, then "
+                "compile it."
             )
         if not any(model is wrapped for wrapped in self.wrapped_models):
             self.wrapped_models.append(model)

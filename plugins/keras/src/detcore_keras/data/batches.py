@@ -15,7 +15,8 @@ from detcore_keras.nested import flatten, map_structure
 _ACCEPTED = (
     "Accepted: x alone, or a tuple (x,), (x, y) or (x, y, sample_weight), of NumPy arrays or of "
     "lists or dicts of arrays;\na tf.data.Dataset of batches, which a trial wraps with "
-    "context.wrap_dataset; a keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
+    "context.wrap_dataset; a keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter;\n"
+    "a detcore.data.DataSource, such as detcore_torch.resumable returns."
 )
 
 
