@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +243,15 @@ def test_several_workers_are_refused(tmp_path: Path) -> None:
         KerasController(SmallTrial(context), context)
 
 
-@pytest.mark.parametrize("name", ["numpy", "absent"])
-def test_back_end_that_is_not_supported_is_named(name: str) -> None:
+MISSING = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), "absent")
+
+
+@pytest.mark.skipif(backend.keras_major == 2, reason="Keras 2 ignores KERAS_BACKEND")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("absent", "Set KERAS_BACKEND to one of these"), (MISSING, "pip install")],
+)
+def test_unusable_back_end_is_named_with_its_remedy(name: str, remedy: str) -> None:
     finished = subprocess.run(
         [sys.executable, "-c", "import detcore_keras.frameworks"],
         env={"KERAS_BACKEND": name},
@@ -252,5 +260,5 @@ def test_back_end_that_is_not_supported_is_named(name: str) -> None:
         check=False,
     )
     assert finished.returncode == 1
-    is_keras_2 = backend.keras_major == 2  # which ignores the variable
-    assert is_keras_2 or "Set KERAS_BACKEND to one of these" in finished.stderr
+    assert repr(name) in finished.stderr or f": {name}" in finished.stderr
+    assert remedy in finished.stderr or name == "absent"

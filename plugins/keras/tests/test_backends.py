@@ -149,17 +149,3 @@ def test_other_back_ends_load_weights_only(
         assert len(digests) == 1
     monkeypatch.setenv("KERAS_BACKEND", writer)
     assert "completed" in detcore.run_checked("run", "--resume", 1).output
-
-
-def test_missing_back_end_is_named_with_its_command(
-    detcore: Detcore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not BACKENDS:
-        pytest.skip("Keras 2 ignores KERAS_BACKEND")
-    missing = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), None)
-    if missing is None:
-        pytest.skip("this environment has all back ends")
-    monkeypatch.setenv("KERAS_BACKEND", missing)
-    output = detcore.run_failing("run", write_config(detcore, data="arrays"), MODEL_DIR).output
-    assert f"{missing!r} is not installed" in output
-    assert "pip install" in output
