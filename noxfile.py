@@ -207,7 +207,7 @@ def quickstart(session: nox.Session) -> None:
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
-    print(NEXT_STEPS.format(bin=session.bin, trial="TFKerasTrial", example="digits_keras"))
+    print(NEXT_STEPS.format(bin=session.bin, trial="KerasTrial", example="digits_keras"))
 
 
 @nox.session(name="quickstart-torch")
@@ -318,8 +318,8 @@ def bare(session: nox.Session) -> None:
 
 @nox.session
 def torch(session: nox.Session) -> None:
-    """Test PyTorch trials, Ray clusters of several nodes, loops and example plugins."""
-    install_locked(session, "torch", *FRAMEWORK_FREE, *RAY, *TORCH)
+    """Test PyTorch trials, Keras on JAX and PyTorch, Ray clusters, loops and example plugins."""
+    install_locked(session, "torch", *FRAMEWORK_FREE, *KERAS, *RAY, *TORCH)
     install_pytorch(session)
     # Each test file of Ray starts a cluster and waits for it most of the time.
     with run_tests_in_background(
@@ -329,8 +329,14 @@ def torch(session: nox.Session) -> None:
         run_tests(
             session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
             "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
-            "tests/benchmarks", *session.posargs,
+            "tests/benchmarks", "plugins/keras/tests/test_backends.py", *session.posargs,
         )  # fmt: skip
+        for backend in ("jax", "torch"):
+            run_tests(
+                session, f"keras-{backend}", *PARALLEL,
+                "plugins/keras/tests/test_backend_models.py", *session.posargs,
+                env={"KERAS_BACKEND": backend},
+            )  # fmt: skip
 
 
 @nox.session(name="tensorflow-2.15")

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from detcore_keras import TFKerasTrial, TFKerasTrialContext, callbacks
+from detcore_keras import KerasTrial, TFKerasTrialContext, callbacks
 
 keras = tf.keras
 layers = keras.layers
@@ -31,7 +31,7 @@ def load_split(part: str) -> tuple[np.ndarray, np.ndarray]:
     return images, digits.target[indices].astype("int32")
 
 
-class DigitsTrial(TFKerasTrial):
+class DigitsTrial(KerasTrial):
     """A small convolutional network on scikit-learn's digits."""
 
     def __init__(self, context: TFKerasTrialContext) -> None:

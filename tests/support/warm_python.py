@@ -402,8 +402,9 @@ def _import(names: Sequence[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in names:
-            # FastAPI raises RuntimeError where python-multipart is not installed.
-            with contextlib.suppress(ImportError, RuntimeError):
+            # FastAPI raises RuntimeError where python-multipart is not installed, and detcore_keras
+            # a LookupError where Keras's back end is not.
+            with contextlib.suppress(ImportError, RuntimeError, LookupError):
                 importlib.import_module(name)
         # OpenBLAS ends its idle threads before a fork, and starts them where they are needed.
         pid = os.fork()

@@ -12,7 +12,7 @@ import numpy as np
 
 from detcore.trial import TrialSetup
 from detcore.types import GradientSettings, Length, TrialInfo, TrialSettings, Unit
-from detcore_keras.frameworks import keras, tf
+from detcore_keras.frameworks import keras
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.keras_trial import TFKerasTrial
@@ -308,12 +308,16 @@ def _weighted_arrays(context: TFKerasTrialContext, training: bool) -> Any:
 
 
 def _dataset(context: TFKerasTrialContext, training: bool) -> Any:
+    import tensorflow as tf
+
     dataset = context.wrap_dataset(tf.data.Dataset.from_tensor_slices(records()))
     return dataset.shuffle(52).batch(context.get_per_slot_batch_size())
 
 
 def _opaque_dataset(context: TFKerasTrialContext, training: bool) -> Any:
     """A dataset with a Python function inside, whose state cannot be saved."""
+    import tensorflow as tf
+
     x, y = records()
     spec = (tf.TensorSpec((6,), tf.float32), tf.TensorSpec((), tf.int64))
     dataset = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=spec)

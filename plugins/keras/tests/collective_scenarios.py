@@ -129,7 +129,7 @@ def _die(stamp: Path) -> None:
 
 def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Sum gradients of many types, eagerly and in graphs, broadcast variables, and train."""
-    from detcore_keras.frameworks import tf
+    from tensorflow_names import tf
 
     context = connect(rank, size)
     collective = open_collective(context)
@@ -198,7 +198,7 @@ def _slots(model: Any) -> Any:
 
 def build(rank: int) -> Any:
     """Build a small model, with different weights on each worker."""
-    from detcore_keras.frameworks import keras
+    from tensorflow_names import keras
 
     keras.utils.set_random_seed(5 + rank)
     model = keras.Sequential(
@@ -217,7 +217,7 @@ def train(
     before_steps: Callable[[], object] = lambda: None,
 ) -> Any:
     """Train in one ``tf.while_loop``. Each worker takes its share of each global batch."""
-    from detcore_keras.frameworks import tf
+    from tensorflow_names import tf
 
     model = build(rank)
     if collective is not None:
@@ -248,14 +248,14 @@ def train(
 
 
 def _is_3() -> bool:
-    from detcore_keras.frameworks import KERAS_MAJOR
+    from tensorflow_names import KERAS_MAJOR
 
     return KERAS_MAJOR == 3
 
 
 def train_and_kill_worker(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Sum on two machines with three workers, then train on one machine and kill a worker."""
-    from detcore_keras.frameworks import tf
+    from tensorflow_names import tf
 
     port = int((folder / "port").read_text())
     context = connect(rank, size, [0, 0, 1], port)

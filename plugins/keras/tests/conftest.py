@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # Test files are imported one by one (importlib mode). This makes `_fakes` importable.
@@ -15,6 +16,8 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _prepared() -> None:
+    if find_spec("tensorflow") is None and "KERAS_BACKEND" not in os.environ:
+        return  # only test_backends.py runs, whose processes choose a back end
     from detcore.trial import PrepareOptions
     from detcore_keras.worker_setup import prepare_worker
 
@@ -25,4 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Keras 2.15 calls random.randint(1, 1e9). Keras 3 does not.
     config.addinivalue_line(
         "filterwarnings", "ignore:non-integer arguments to randrange:DeprecationWarning"
+    )
+    # Variables of Keras 3.15 on JAX and PyTorch, with NumPy 2.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:__array__ implementation doesn't accept:DeprecationWarning"
     )

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _fakes import FakeClock, OneWorker, make_context, seed_everything
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import InvalidDataTypeError
 from detcore_keras import TFKerasTrial
 from detcore_keras.data.data_settings import DataSettings, FitOptions
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.loop.validation import Evaluation
 

@@ -16,9 +16,9 @@ from _fakes import (
     records,
     seed_everything,
 )
+from tensorflow_names import tf
 
 from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, UnsafePathError
-from detcore_keras.frameworks import tf
 from detcore_keras.keras_controller import KerasController
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import callbacks as ours
 from detcore_keras.callbacks.callback_checks import wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state.training_state import write_array_files
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import FakeClock, SmallTrial, assert_same, fingerprint, make_context, seed_everything
+from tensorflow_names import keras
 
 from detcore_keras import callbacks as ours
-from detcore_keras.frameworks import keras
 from detcore_keras.keras_controller import KerasController
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.

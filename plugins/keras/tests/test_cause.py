@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorflow_names import keras, tf
 
 from detcore import core
 from detcore.records import Database
-from detcore_keras.frameworks import keras, tf
 
 layers = keras.layers
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import Batches, SmallTrial, functional, make_context, records, seed_everything
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import (
     CheckFailedError,
@@ -20,8 +21,7 @@ from detcore.errors import (
 )
 from detcore_keras import SequenceAdapter
 from detcore_keras.data.dataset_feed import is_wrapped
-from detcore_keras.distributed.gradients import share_gradients
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import backend
 from detcore_keras.keras_controller import KerasController
 
 
@@ -145,7 +145,7 @@ def test_inner_optimizer_uses_summed_gradients(tmp_path: Path) -> None:
     inner = keras.optimizers.SGD(0.5)
     outer = keras.mixed_precision.LossScaleOptimizer(inner)
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
-    share_gradients([outer, inner], context.setup.settings.gradients, None)
+    backend.share_gradients([outer, inner], context.setup.settings.gradients, None)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     layer.build((None, 2))
     (kernel,) = layer.trainable_variables

@@ -17,8 +17,8 @@ from _fakes import (
     records,
     seed_everything,
 )
+from tensorflow_names import keras, tf
 
-from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_controller import KerasController
 
 

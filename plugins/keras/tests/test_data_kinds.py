@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import FakeClock, SmallTrial, make_context, records, seed_everything
+from tensorflow_names import keras, tf
 
 from detcore.data import IndexSampler, LedgerWriter
 from detcore.errors import DataError
 from detcore_keras.data.array_feed import ArrayFeed
 from detcore_keras.data.dataset_feed import DatasetFeed
-from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_replay import verify_ledger
 

@@ -17,14 +17,12 @@ from _fakes import (
     make_context,
     seed_everything,
 )
+from resume_checks import check_resumes, run_trial
+from tensorflow_names import keras, tf
 
 from detcore.trial import PrepareOptions
-from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.worker_setup import prepare_worker
-
-UNTIL = 24  # several epochs of 7 batches, and not a multiple of them
-SAVE_EVERY = 6
 
 
 class BatchHooks(keras.callbacks.Callback):  # type: ignore[misc]
@@ -32,37 +30,6 @@ class BatchHooks(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         pass
-
-
-def start(
-    tmp_path: Path,
-    *,
-    until: int,
-    save_to: Path | None = None,
-    resume: Path | None = None,
-    step: int = 0,
-    asynchronous: bool = False,
-    **variant: Any,
-) -> tuple[KerasController, FakeClock]:
-    seed_everything()
-    context = make_context(tmp_path, batch_size=variant.pop("batch_size", 8))
-    kind = type("Trial", (SmallTrial,), variant)
-    controller = KerasController(kind(context), context)
-    if resume is not None:
-        controller.restore(resume)
-    clock = FakeClock(
-        controller,
-        until=until,
-        unit=3,
-        validate_every=6,
-        save_every=SAVE_EVERY if save_to else 0,
-        directory=save_to,
-        start=step,
-        asynchronous=asynchronous,
-    )
-    controller.run(clock)
-    controller.close()
-    return controller, clock
 
 
 # Every test run resumes from one save. Soak tests resume from each save, and also from synchronous
@@ -77,7 +44,7 @@ each_save = pytest.mark.parametrize("thorough", [ONE_SAVE, ALL_SAVES])
     "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
 def test_every_data_kind_resumes_exactly(tmp_path: Path, data_kind: str, thorough: bool) -> None:
-    _check_resumes(tmp_path, thorough, data_kind=data_kind)
+    check_resumes(tmp_path, thorough, data_kind=data_kind)
 
 
 @pytest.mark.soak
@@ -85,7 +52,7 @@ def test_every_data_kind_resumes_exactly(tmp_path: Path, data_kind: str, thoroug
     "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
 def test_data_kinds_resume_batch_by_batch(tmp_path: Path, data_kind: str) -> None:
-    _check_resumes(tmp_path, True, data_kind=data_kind, callbacks=[BatchHooks()])
+    check_resumes(tmp_path, True, data_kind=data_kind, callbacks=[BatchHooks()])
 
 
 @each_save
@@ -93,13 +60,13 @@ def test_data_kinds_resume_batch_by_batch(tmp_path: Path, data_kind: str) -> Non
 def test_lazily_built_models_resume_exactly(
     tmp_path: Path, model_kind: str, thorough: bool
 ) -> None:
-    _check_resumes(tmp_path, thorough, data_kind="tf.data", model_kind=model_kind)
+    check_resumes(tmp_path, thorough, data_kind="tf.data", model_kind=model_kind)
 
 
 @each_save
 def test_eager_model_resumes_exactly(tmp_path: Path, thorough: bool) -> None:
     options = {"run_eagerly": True}
-    _check_resumes(tmp_path, thorough, model_kind="subclassed", compile_options=options)
+    check_resumes(tmp_path, thorough, model_kind="subclassed", compile_options=options)
 
 
 def test_eager_model_is_saved_before_first_step(tmp_path: Path) -> None:
@@ -109,8 +76,8 @@ def test_eager_model_is_saved_before_first_step(tmp_path: Path) -> None:
     seed_everything()
     context = make_context(tmp_path)
     KerasController(type("Trial", (SmallTrial,), variant)(context), context).save(tmp_path)
-    one, _ = start(tmp_path, until=3, resume=tmp_path, **variant)
-    other, _ = start(tmp_path, until=3, **variant)
+    one, _ = run_trial(tmp_path, until=3, resume=tmp_path, **variant)
+    other, _ = run_trial(tmp_path, until=3, **variant)
     assert_same(fingerprint(one), fingerprint(other))
 
 
@@ -138,7 +105,7 @@ def test_picky_train_step_resumes_exactly(
 ) -> None:
     monkeypatch.setitem(MODELS, "picky", Picky)
     options = {"run_eagerly": True}
-    _check_resumes(
+    check_resumes(
         tmp_path, thorough, model_kind="picky", data_kind=data_kind, compile_options=options
     )
 
@@ -161,7 +128,7 @@ def test_eager_stateful_layer_resumes_exactly(
 ) -> None:
     monkeypatch.setitem(MODELS, "recurrent", Recurrent)
     options = {"run_eagerly": True}
-    _check_resumes(
+    check_resumes(
         tmp_path, thorough, model_kind="recurrent", compile_options=options, batch_size=13
     )
 
@@ -169,7 +136,7 @@ def test_eager_stateful_layer_resumes_exactly(
 def test_batch_read_ahead_is_trained_next(tmp_path: Path) -> None:
     """A trial may be saved again before its first step, for example after a signal."""
     variant: dict[str, Any] = {"data_kind": "tf.data", "compile_options": {"run_eagerly": True}}
-    uninterrupted, _ = start(tmp_path, until=12, save_to=tmp_path / "whole", **variant)
+    uninterrupted, _ = run_trial(tmp_path, until=12, save_to=tmp_path / "whole", **variant)
     seed_everything()
     context = make_context(tmp_path)
     controller = KerasController(type("Trial", (SmallTrial,), variant)(context), context)
@@ -178,7 +145,7 @@ def test_batch_read_ahead_is_trained_next(tmp_path: Path) -> None:
     controller.save(tmp_path / "again")
     controller.close()
     for resume in (tmp_path / "again", tmp_path / "whole" / "step-6"):
-        resumed, _ = start(tmp_path, until=12, resume=resume, step=6, **variant)
+        resumed, _ = run_trial(tmp_path, until=12, resume=resume, step=6, **variant)
         assert_same(fingerprint(uninterrupted), fingerprint(resumed))
 
 
@@ -198,40 +165,13 @@ def test_global_generator_is_seeded_and_restored(
     for number in range(2):
         prepare_worker(PrepareOptions(seed=11))
         folder = tmp_path / str(number)
-        uninterrupted, clock = start(tmp_path, until=12, save_to=folder, model_kind="noisy")
+        uninterrupted, clock = run_trial(tmp_path, until=12, save_to=folder, model_kind="noisy")
         ends.append(fingerprint(uninterrupted))
     assert_same(*ends)
     again = folder / "step-6"
-    resumed, resumed_clock = start(tmp_path, until=12, resume=again, step=6, model_kind="noisy")
+    resumed, resumed_clock = run_trial(tmp_path, until=12, resume=again, step=6, model_kind="noisy")
     assert_same(fingerprint(resumed), ends[0])
     assert resumed_clock.batches == clock.batches[6:]
-
-
-def _check_resumes(tmp_path: Path, thorough: bool, **variant: Any) -> None:
-    """Compare a run with runs resumed from checkpoints that were written during training."""
-    uninterrupted, whole_clock = start(tmp_path, until=UNTIL, **variant)
-    start(tmp_path, until=14, save_to=tmp_path / "copied", asynchronous=True, **variant)
-    if thorough:
-        start(tmp_path, until=14, save_to=tmp_path / "saved", **variant)
-        assert_same_files(tmp_path / "saved", tmp_path / "copied")
-    for step in (6, 12) if thorough else (12,):
-        resumed, clock = start(
-            tmp_path, until=UNTIL, resume=tmp_path / "copied" / f"step-{step}", step=step, **variant
-        )
-        assert_same(fingerprint(uninterrupted), fingerprint(resumed))
-        assert clock.validations == [v for v in whole_clock.validations if v[0] > step]
-        assert clock.training == [t for t in whole_clock.training if t[0] > step]
-        assert clock.batches == whole_clock.batches[step:]
-
-
-def assert_same_files(one: Path, other: Path) -> None:
-    """Check that files have the same bytes, except TensorFlow's, which name temporary files."""
-    names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
-    assert names == {path.relative_to(other) for path in other.rglob("*") if path.is_file()}
-    ours = {name for name in names if name.suffix in {".json", ".npz"}}
-    assert {name.name for name in ours} >= {"weights.npz", "optimizer.npz", "state.npz"}
-    for name in ours:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 @pytest.mark.soak

@@ -20,10 +20,10 @@ from _fakes import (
     records,
     seed_everything,
 )
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import InvalidModelError
 from detcore_keras import callbacks as ours
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.state.variables import training_variables
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from _fakes import functional, records, seed_everything
+from tensorflow_names import KERAS_MAJOR, keras, tf
 from test_restore_faults import PLANTED
 
 import detcore_keras
 from detcore.errors import DetcoreError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from _fakes import write_training_state
+from tensorflow_names import keras
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import keras
 from detcore_keras.state.array_files import decode_array, encode_array, read_arrays
 from detcore_keras.state.npz_files import write_npz
 from detcore_keras.state.training_state import VARIABLES_FILE, restore_weights
@@ -254,12 +254,12 @@ BYTES = np.zeros(4, np.uint8)
         (np.zeros(4, np.int32), None, "float32", "holds int32, but is declared as float32"),
         (np.zeros(4, np.float16), None, "bfloat16", "holds float16, but is declared"),
         (BYTES, None, "bfloat16", "holds uint8, but is declared"),
-        (BYTES, None, "os.system", "the type 'os.system', which TensorFlow"),
+        (BYTES, None, "os.system", "the type 'os.system', which NumPy"),
         (BYTES, None, "string", r"no entry 'k\.lengths'"),
         (BYTES, [1 << 60], "string", "4 bytes of strings, which do not match their lengths"),
         (BYTES, [-4, 4, 4], "string", "4 bytes of strings"),
         (BYTES, [4.0], "string", "4 bytes of"),
-        (BYTES, None, "resource", "the type 'resource', which TensorFlow"),
+        (BYTES, None, "resource", "the type 'resource', which NumPy"),
     ],
 )
 def test_values_of_wrong_type_are_rejected(

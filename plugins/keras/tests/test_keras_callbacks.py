@@ -20,9 +20,9 @@ from _fakes import (
     records,
     seed_everything,
 )
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import NotANumberError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.
@@ -414,7 +414,7 @@ def test_stale_number_in_compiled_loss_is_logged(
 
     Run(tmp_path, lambda _: [], epochs=2, base=Annealed)
     (message,) = [text for text in caplog.messages if "loss 0/scale" in text]
-    assert "TensorFlow reads such values only when it compiles the step" in message
+    assert "Keras reads such values only when it compiles the step" in message
 
 
 class Freezes(keras.callbacks.Callback):  # type: ignore[misc]

@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 import pytest
 from _fakes import FakeClock, SmallTrial, make_context
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 import detcore_keras
 from detcore.errors import InvalidCheckpointError, PluginNotFoundError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 
 layers = keras.layers

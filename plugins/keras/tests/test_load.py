@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import write_training_state
+from tensorflow_names import keras, tf
 
 import detcore_keras
 from detcore.errors import (
@@ -23,7 +24,6 @@ from detcore.errors import (
     InvalidExperimentError,
     InvalidModelError,
 )
-from detcore_keras.frameworks import keras, tf
 
 X = np.random.default_rng(1).normal(size=(8, 6)).astype("float32")
 

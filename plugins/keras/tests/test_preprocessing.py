@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
+from tensorflow_names import keras
 
 from detcore_keras import load_weights_from_checkpoint_path
-from detcore_keras.frameworks import keras
 from detcore_keras.keras_controller import KerasController
 
 layers = keras.layers

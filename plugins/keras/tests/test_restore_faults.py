@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 import detcore_keras
 from detcore.checkpoint.restore_audit import audited, check_restored, read_audit
@@ -22,7 +23,6 @@ from detcore.trial import AttributeTracker
 from detcore_keras import keras_controller
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer
 from detcore_keras.data.array_feed import ArrayFeed
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.state import training_state, variables
 

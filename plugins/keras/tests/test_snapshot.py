@@ -13,10 +13,10 @@ import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.state.array_files import decode_array, read_arrays
 from detcore_keras.state.training_state import capture_training_state, write_array_files

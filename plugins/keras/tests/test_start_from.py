@@ -16,9 +16,9 @@ from _fakes import (
     records,
     seed_everything,
 )
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from _fakes import write_training_state
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state.input_spec import spec_from_json, spec_to_json
 from detcore_keras.state.random_generators import capture_rng, restore_rng
 from detcore_keras.state.training_state import (

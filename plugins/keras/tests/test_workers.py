@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared_folder import shared_folder
-
-from detcore_keras.frameworks import KERAS_MAJOR
+from tensorflow_names import KERAS_MAJOR
 
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
 # The scenarios that each test runs with one worker and with two workers.

@@ -20,15 +20,14 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 from _fakes import FakeClock, make_context, seed_everything
+from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.distributed import DistributedContext
 from detcore.errors import DetcoreError
 from detcore.trial import PrepareOptions
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import backend
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.keras_trial import TFKerasTrial
-from detcore_keras.loop.model_setup import model_generators
-from detcore_keras.state.variables import raw_variable
 from detcore_keras.worker_setup import prepare_worker
 
 SCENARIOS: dict[str, Callable[[DistributedContext, Path], Any]] = {}
@@ -414,7 +413,7 @@ def own_state(distributed: DistributedContext, folder: Path) -> Any:
     controller, _ = train(distributed, folder, model=normalized)
     before = weights(controller)
     metrics = dict(controller.validate().metrics)
-    seeds = [np.asarray(raw_variable(v)) for v in model_generators(controller._model)]
+    seeds = [np.asarray(backend.get_raw(v)) for v in backend.list_generators(controller._model)]
     return before, weights(controller), metrics, seeds, float(np.random.random())
 
 

@@ -87,7 +87,7 @@ def _check_arguments(trial_def: object, *, local: object, test: object, command:
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
         raise InvalidExperimentError(
             f"trial_def is {describe(trial_def)}; expected a trial class.\n"
-            "A trial class is a subclass of a class such as detcore_keras.TFKerasTrial. Pass the "
+            "A trial class is a subclass of a class such as detcore_keras.KerasTrial. Pass the "
             "class, not an instance."
         )
     for name, value in (("local", local), ("test", test)):

@@ -41,7 +41,7 @@ WORKERS_DIRECTORY = "workers"
 class Trial:
     """A training job, described by methods that build its parts.
 
-    Users subclass the trial class of a framework plugin (such as ``detcore_keras.TFKerasTrial``),
+    Users subclass the trial class of a framework plugin (such as ``detcore_keras.KerasTrial``),
     not this class. detcore creates one instance per worker process and passes it the context.
     """
 

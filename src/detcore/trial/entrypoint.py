@@ -89,7 +89,7 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
         raise InvalidExperimentError(
             f"entrypoint {entrypoint!r} names {trial_class!r}, which is not a trial class.\n"
             "A trial class subclasses one that a framework plugin provides, such as "
-            "detcore_keras.TFKerasTrial."
+            "detcore_keras.KerasTrial."
         )
     if missing := sorted(getattr(trial_class, "__abstractmethods__", ())):
         raise InvalidExperimentError(

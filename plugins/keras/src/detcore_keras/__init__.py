@@ -1,6 +1,6 @@
-"""Train Keras models with detcore: `TFKerasTrial` on Keras 2 and Keras 3.
+"""Train Keras models with detcore: `KerasTrial` on Keras 2, and on the back ends of Keras 3.
 
-The names below are imported on first use. Importing this package does not import TensorFlow.
+The names below are imported on first use. Importing this package does not import Keras.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detcore_keras.callbacks import TFKerasTensorBoard
     from detcore_keras.data.data_settings import SequenceAdapter
     from detcore_keras.keras_context import TFKerasExperimentalContext, TFKerasTrialContext
-    from detcore_keras.keras_trial import TFKerasTrial
+    from detcore_keras.keras_trial import KerasTrial, TFKerasTrial
     from detcore_keras.load_model import load_model_from_checkpoint_path
     from detcore_keras.native_fit import TFKerasNativeContext, init
     from detcore_keras.script_fit import fit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "KerasTrial",
     "SequenceAdapter",
     "TFKerasExperimentalContext",
     "TFKerasNativeContext",
@@ -46,7 +47,7 @@ __getattr__, __dir__ = lazy_names(
         "load_model": "load_model_from_checkpoint_path",
         "native_fit": "TFKerasNativeContext init",
         "script_fit": "fit",
-        "keras_trial": "TFKerasTrial",
+        "keras_trial": "KerasTrial TFKerasTrial",
         "state.load_weights": "load_weights_from_checkpoint_path",
         "callbacks": "TFKerasTensorBoard",
     },

@@ -143,9 +143,9 @@ def _split_arrays(parts: tuple[Any, ...], fraction: Any) -> tuple[Any, Any]:
     """Return training and validation arrays. As in Keras, the last records validate."""
     from detcore_keras.data.batches import as_arrays, list_leaves, pack_as
     from detcore_keras.data.sequence_feed import as_sequence
-    from detcore_keras.frameworks import tf
+    from detcore_keras.frameworks import is_tf_dataset
 
-    if isinstance(parts[0], tf.data.Dataset) or as_sequence(parts[0]) is not None:
+    if is_tf_dataset(parts[0]) or as_sequence(parts[0]) is not None:
         raise InvalidExperimentError(
             f"model.fit received validation_split={fraction!r} with a {type(parts[0]).__name__}, "
             "but only arrays can be split.\nSplit the data, and pass validation_data."

@@ -60,13 +60,14 @@ class TFKerasTrialContext(TrialContext):
         Raises:
             InvalidModelError: If `model` is not a Keras model.
         """
-        from detcore_keras.frameworks import keras
+        from detcore_keras.frameworks import backend, keras
 
         if not isinstance(model, keras.Model):
             raise InvalidModelError(
                 f"context.wrap_model received {describe(model)}, which is not a Keras model.\n"
-                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model. "
-                "Build it, wrap it, then compile it."
+                f"This process trains {backend}, where a model is an instance of "
+                f"{keras.Model.__module__.partition('.')[0]}.Model. Build it, wrap it, then "
+                "compile it."
             )
         if not any(model is wrapped for wrapped in self.wrapped_models):
             self.wrapped_models.append(model)
@@ -88,11 +89,11 @@ class TFKerasTrialContext(TrialContext):
         Raises:
             InvalidExperimentError: If `optimizer` is not an optimizer object.
         """
-        from detcore_keras.state.variables import OPTIMIZERS
+        from detcore_keras.frameworks import backend
 
         if not self.is_managed:
             return optimizer
-        if not isinstance(optimizer, OPTIMIZERS):
+        if not isinstance(optimizer, backend.optimizer_types):
             raise InvalidExperimentError(
                 f"context.wrap_optimizer received {describe(optimizer)}, not an optimizer.\n"
                 "Pass the object, such as keras.optimizers.Adam(1e-3), not its name."
@@ -114,9 +115,9 @@ class TFKerasTrialContext(TrialContext):
         Returns:
             The dataset to use instead.
         """
-        from detcore_keras.frameworks import tf
+        from detcore_keras.frameworks import is_tf_dataset
 
-        if not self.is_managed or not isinstance(dataset, tf.data.Dataset):
+        if not self.is_managed or not is_tf_dataset(dataset):
             return dataset
         if self.experimental.is_caching_training_data:
             raise CheckFailedError(

@@ -1,4 +1,4 @@
-"""Train a `TFKerasTrial`. Keras owns the loop, and detcore's clock schedules its work."""
+"""Train a `KerasTrial`. Keras owns the loop, and detcore's clock schedules its work."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from detcore_keras.callbacks.callback_checks import check_callbacks, wants_train
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
 from detcore_keras.data.data_settings import DataSettings
 from detcore_keras.data.training_data import make_feed
-from detcore_keras.distributed.gradients import share_gradients
 from detcore_keras.distributed.workers import Workers, digest_weights
-from detcore_keras.frameworks import keep_eager, tf
-from detcore_keras.loop.endless_fit import fit_until_stopped
+from detcore_keras.frameworks import backend
 from detcore_keras.loop.model_setup import (
     check_model,
     list_optimizers,
     list_trainable,
-    model_generators,
     set_trainable,
 )
-from detcore_keras.loop.steps import TrainSteps, class_weighted, slow_reason
 from detcore_keras.loop.units import FastUnits, SingleUnits, Units
 from detcore_keras.loop.validation import Evaluation
 from detcore_keras.state.array_files import read_json, write_json
@@ -47,13 +43,16 @@ from detcore_keras.state.training_state import (
     capture_own_state,
     capture_training_state,
     clear_step,
+    is_of_backend,
+    read_variables,
     refuse_nan,
     restore_mean_gradients,
     restore_own_state,
     restore_training_state,
+    restore_weights,
     write_array_files,
 )
-from detcore_keras.state.variables import NamedVariable, raw_variable, training_variables
+from detcore_keras.state.variables import NamedVariable, training_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from detcore.trial import Clock
     from detcore.types import TensorInfo
     from detcore_keras.keras_context import TFKerasTrialContext
-    from detcore_keras.keras_trial import TFKerasTrial
+    from detcore_keras.keras_trial import KerasTrial
 
 
 _logger = logging.getLogger("detcore.keras")
@@ -84,22 +83,21 @@ class KerasController:
             was not wrapped or compiled.
     """
 
-    def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
+    def __init__(self, trial: KerasTrial, context: TFKerasTrialContext) -> None:
         self._trial = trial
         self._context = context
         batch_size = context.get_per_slot_batch_size()
         gradients = context.setup.settings.gradients
         self._workers = Workers(context.distributed, gradients)
         self._has_started = False
-        keep_eager()  # the trial's constructor may also have turned it off
+        backend.keep_mode()  # the trial's constructor may also have turned it off
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
         built_model = trial.build_model()
-        keep_eager()
+        backend.keep_mode()
         model = check_model(built_model, context.wrapped_models)
         self._model = model
-        share_gradients(self._list_optimizers(), gradients, self._workers.collective)
-        self._traced = not model.run_eagerly
+        backend.share_gradients(self._list_optimizers(), gradients, self._workers.collective)
         settings = DataSettings(
             batch_size=batch_size,
             options=context.fit_options,
@@ -107,7 +105,6 @@ class KerasController:
             seed=context.get_trial_seed(),
             distributed=context.distributed,
         )
-        class_weight = settings.options.class_weight
         self._feed = make_feed(training_data, settings, with_ledger=context.ledger is not None)
         if context.ledger is not None:
             self._feed.describe_records(context.ledger)
@@ -118,13 +115,10 @@ class KerasController:
         self._user_callbacks = check_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
         self._epoch_batches = _count_epoch_batches(context, self._steps_per_epoch)
-        self._steps = TrainSteps(
-            model=model,
-            element_spec=self._feed.element_spec,
-            inputs_spec=self._feed.inputs_spec,
-            fetch=self._feed.fetch_batch,
-            weigh=class_weighted(class_weight) if class_weight else None,
-            split=self._feed.split,
+        self._steps = backend.make_train_steps(
+            model,
+            self._feed,
+            class_weight=settings.options.class_weight,
             # XLA cannot compile the exchange of gradients.
             may_compile=self._workers.size == 1,
         )
@@ -139,10 +133,7 @@ class KerasController:
         self._tensors: Sequence[TensorInfo] = ()
         self._state_reader: StateReader | None = None
         if context.digests is not None:
-            context.digests.describe(
-                threads=tf.config.threading.get_intra_op_parallelism_threads(),
-                gpu=len(tf.config.list_physical_devices("GPU")),
-            )
+            context.digests.describe(**backend.describe_machine())
 
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
@@ -188,8 +179,8 @@ class KerasController:
             return metrics.means if continues else None
 
         try:
-            fit_until_stopped(self._model, train_unit)
-        except tf.errors.OpError as error:
+            backend.fit(self._model, train_unit)
+        except Exception as error:
             collective = self._workers.collective
             if collective is not None and collective.failure is not None:
                 raise collective.failure from error
@@ -246,7 +237,7 @@ class KerasController:
         if self._evaluation is None:
             return ValidationResult(self._means)
         training_metrics = self._copy_metrics() if self._follows_keras else []
-        with preserved_rng(model_generators(self._model)):
+        with preserved_rng(backend.list_generators(self._model)):
             callbacks.test_begin()
             with self._workers.chief_weights(self._model):
                 logs, n_records = self._evaluation.evaluate_model(self._model, callbacks.callbacks)
@@ -284,15 +275,15 @@ class KerasController:
         """Return generators, weights and optimizers' variables as arrays by name."""
         self._build_variables()
         self._start_together()
-        if self._state_reader is None or not self._traced:
-            exists = self._traced or self._has_started or self._feed.position > 0
+        if self._state_reader is None or not self._steps.is_built:
+            exists = self._steps.is_built or self._has_started or self._feed.position > 0
             self._state_reader = StateReader(self._list_variables() if exists else ())
         return self._state_reader.read_state()
 
     def live_state(self) -> Mapping[str, Any]:
         """Return flags, callbacks, attributes and the data position by name."""
         values: dict[str, Any] = {"data.position": self._feed.position}
-        if self._traced or self._has_started:
+        if self._steps.is_built or self._has_started:
             for layer in self._model._flatten_layers():
                 values[f"model.{layer.name}.trainable"] = bool(layer.trainable)
             optimizers, variables = self._list_optimizers(), self._list_variables()
@@ -321,7 +312,7 @@ class KerasController:
         capture_rng(directory)
         position = {
             "version": 1,
-            "untouched": self._feed.position == 0 and not self._traced,
+            "untouched": self._feed.position == 0 and not self._steps.is_built,
             "data": self._feed.save(directory),
             "validation": self._evaluation and self._evaluation.state_dict(),
             "stop_requested": self._context.get_stop_requested(),
@@ -364,7 +355,7 @@ class KerasController:
         directories = dict.fromkeys((own_directory or directory, directory))
         saved_callbacks = [read_callbacks(source) for source in directories]
         self._has_started = not position["untouched"]
-        if self._has_started and not self._traced:
+        if self._has_started and not self._steps.is_built:
             self._build_by_training()
         # Callbacks may write weights when they start. The checkpoint's weights then replace them.
         callbacks = self._start_callbacks(is_resumed=True)
@@ -400,7 +391,7 @@ class KerasController:
             )
         # Starting callbacks, and other code before the first step, may draw numbers that an
         # uninterrupted run drew long before.
-        self._random = RandomState(model_generators(self._model))
+        self._random = RandomState(backend.list_generators(self._model))
 
     def start_from(self, directory: Path) -> None:
         """Load weights, optimizer state and counters from another trial's checkpoint.
@@ -419,12 +410,14 @@ class KerasController:
         self._build_variables()
         self._start_together()
         self._start_callbacks()  # callbacks may also write weights
-        self._random = RandomState(model_generators(self._model))
-        if not self._traced:
+        self._random = RandomState(backend.list_generators(self._model))
+        if not self._steps.is_built:
             self._build_by_training()
             clear_step(self._model, self._list_variables())
-        if is_own:
+        if is_own and is_of_backend(read_variables(directory)):
             restore_training_state(self._list_variables(), directory, leave_out=OF_ONE_TRIAL)
+        elif is_own:
+            restore_weights(self._model, directory)
         else:
             load_legacy_weights(self._model, directory)
             _logger.info("the checkpoint is from Determined, so only its weights are loaded")
@@ -440,7 +433,7 @@ class KerasController:
 
         If the first step creates the variables, `_share_start` runs after that step instead.
         """
-        if self._traced and not self._has_started:
+        if self._steps.is_built and not self._has_started:
             self._has_started = True
             self._share_start()
 
@@ -452,9 +445,9 @@ class KerasController:
         if self._workers.size == 1:
             return
         generators = [item.variable for item in self._list_variables() if item.is_generator]
-        states = [*model_generators(self._model), *generators]
+        states = [*backend.list_generators(self._model), *generators]
         vary_by_rank(
-            list({id(v.handle): v for v in map(raw_variable, states)}.values()),
+            list({backend.get_key(v): v for v in map(backend.get_raw, states)}.values()),
             seed=self._context.get_trial_seed(),
             rank=self._workers.rank,
             step=self._feed.position,
@@ -462,7 +455,7 @@ class KerasController:
 
     def _build_variables(self) -> None:
         """Create all variables, so that they can be saved and restored before the first step."""
-        if self._traced:
+        if self._steps.is_built:
             self._steps.trace_step()
 
     def _build_by_training(self) -> None:
@@ -503,9 +496,8 @@ class KerasController:
         return self._callbacks
 
     def _make_units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
-        reason = slow_reason(
-            self._model, has_batch_hooks=any(map(wants_train_batches, self._user_callbacks))
-        )
+        has_hooks = any(map(wants_train_batches, self._user_callbacks))
+        reason = "a callback has batch-level hooks" if has_hooks else None
         digests = self._context.digests
         if reason is None and digests is not None and digests.reads_each_state:
             reason = "the state after each step is digested"
@@ -514,7 +506,7 @@ class KerasController:
         reason = next((reason for reason, _ in answers if reason is not None), None)
         has_callbacks = any(has_any for _, has_any in answers)
         shares_metrics = has_callbacks and self._workers.size > 1
-        waits = not (self._traced or self._has_started)
+        waits = not (self._steps.is_built or self._has_started)
         parts: dict[str, Any] = {
             "model": self._model,
             "steps": self._steps,
@@ -529,8 +521,7 @@ class KerasController:
         }
         if reason is None and not self._feed.in_graph:
             reason = "the data is neither arrays nor a tf.data.Dataset"
-        if reason is None and not self._steps.can_run_many:
-            reason = "train_step returns values whose shape changes"
+        reason = reason or self._steps.slow_reason
         if reason is None:
             return FastUnits(**parts)
         _logger.info("training runs batch by batch, not many batches in one graph call: %s", reason)
@@ -545,7 +536,7 @@ class KerasController:
     def _copy_metrics(self) -> list[tuple[Any, Any]]:
         """Return the variables of the metrics with copies of their values."""
         variables = [item.variable for item in self._list_variables() if item.group == "metrics"]
-        return [(variable, tf.identity(variable)) for variable in variables]
+        return [(variable, backend.read_variable(variable).copy()) for variable in variables]
 
     def _list_optimizers(self) -> list[Any]:
         return list_optimizers(self._model, self._context.wrapped_optimizers)
@@ -565,7 +556,7 @@ def _read_position(directory: Path) -> dict[str, Any]:
     path = directory / _POSITION_FILE
     position = read_json(
         path,
-        ". It was not written by a TFKerasTrial of detcore, so training cannot resume from it.\n"
+        ". It was not written by a KerasTrial of detcore, so training cannot resume from it.\n"
         "Start a new experiment, or load the weights in build_model.",
     )
     if missing := _POSITION_FIELDS - position.keys():

@@ -1,4 +1,4 @@
-"""Define `TFKerasTrial`, the base class of Keras trials."""
+"""Define `KerasTrial`, the base class of Keras trials."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from detcore import Trial
 from detcore_keras.keras_context import TFKerasTrialContext
 
 
-class TFKerasTrial(Trial, abc.ABC):
-    """A Keras model, its data and its callbacks.
+class KerasTrial(Trial, abc.ABC):
+    """A Keras model, its data and its callbacks, on any back end of Keras 3 or on Keras 2.
 
     detcore calls the methods once per worker process, in this order: `build_training_data_loader`,
     `build_validation_data_loader`, `build_model`, `keras_callbacks`. Training then runs inside one
@@ -18,7 +18,7 @@ class TFKerasTrial(Trial, abc.ABC):
 
     Example::
 
-        class Digits(TFKerasTrial):
+        class Digits(KerasTrial):
             def __init__(self, context):
                 self.context = context
 
@@ -65,8 +65,9 @@ class TFKerasTrial(Trial, abc.ABC):
         Returns:
             A tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays, a ``tf.data.Dataset``
             of batches that is wrapped with ``self.context.wrap_dataset``, a
-            ``keras.utils.Sequence`` (``PyDataset``), or a `SequenceAdapter`. Each part of a tuple
-            may be an array, a list or tuple of arrays, or a dict of arrays. Batches of arrays have
+            ``keras.utils.Sequence`` (``PyDataset``), a `SequenceAdapter`, or a
+            `detcore.data.DataSource`. Each part of a tuple may be an array, a list or tuple of
+            arrays, or a dict of arrays. Batches of arrays have
             ``self.context.get_per_slot_batch_size()`` records. The last batch of an epoch may be
             smaller.
         """
@@ -83,7 +84,11 @@ class TFKerasTrial(Trial, abc.ABC):
         """Return Keras callbacks to run while training. The default is no callbacks.
 
         Callbacks with batch-level hooks (``on_train_batch_begin``, ``on_train_batch_end``) make
-        training run one batch at a time. Without them, many batches run inside one call of the
-        graph, which is several times faster for small models.
+        training run one batch at a time. Without them, many batches run inside one call of
+        TensorFlow's graph, which is several times faster for small models.
         """
         return []
+
+
+# The name in Determined.
+TFKerasTrial = KerasTrial

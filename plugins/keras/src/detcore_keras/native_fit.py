@@ -12,7 +12,7 @@ from detcore.errors import ContextStateError, InvalidExperimentError, InvalidMod
 from detcore.trial import NativeStart, start_native
 from detcore_keras.fit_arguments import FitArguments
 from detcore_keras.keras_context import TFKerasTrialContext
-from detcore_keras.keras_trial import TFKerasTrial
+from detcore_keras.keras_trial import KerasTrial
 from detcore_keras.plugin import detcore_register_framework
 
 _TAKEN_OVER = ("fit", "fit_generator")
@@ -186,7 +186,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
             )
 
 
-class NativeTrial(TFKerasTrial):
+class NativeTrial(KerasTrial):
     """The trial of a script, which provides the arguments of ``model.fit``."""
 
     def __init__(self, context: TFKerasTrialContext, model: Any, arguments: FitArguments) -> None:

@@ -10,10 +10,10 @@ __all__ = ["detcore_register_framework"]
 
 @hookimpl
 def detcore_register_framework() -> Framework:
-    """Register ``TFKerasTrial``."""
+    """Register ``KerasTrial``."""
     return Framework(
         name="keras",
-        trial_class="detcore_keras.keras_trial:TFKerasTrial",
+        trial_class="detcore_keras.keras_trial:KerasTrial",
         context_class="detcore_keras.keras_context:TFKerasTrialContext",
         controller="detcore_keras.keras_controller:KerasController",
         prepare_worker="detcore_keras.worker_setup:prepare_worker",
@@ -21,12 +21,12 @@ def detcore_register_framework() -> Framework:
         reads=("tensorflow:h5", "tensorflow:saved_weights"),
         native_init="detcore_keras.native_fit:init",
         several_workers=True,
-        requires=("tensorflow",),
-        related=("keras", "numpy", "horovod"),
+        requires=("keras",),
+        related=("tensorflow", "jax", "torch", "numpy", "horovod"),
         # TensorFlow's C++ code prints a page of notices at each start (oneDNN, CPU instructions).
         # This variable hides all but errors.
         variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
-        import_variables=("TF_", "KERAS_", "XLA_"),
+        import_variables=("TF_", "KERAS_", "XLA_", "JAX_", "TORCH", "PYTORCH_"),
         # Notices that no variable turns off.
         notices=(
             r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",

@@ -11,15 +11,12 @@ from detcore.errors import InvalidExperimentError, InvalidModelError, describe
 from detcore.trial import NativeStart, start_native
 from detcore_keras.data.batches import as_arrays, list_leaves
 from detcore_keras.data.data_settings import FitOptions
-from detcore_keras.data.dataset_feed import count_batches
 from detcore_keras.data.sequence_feed import as_sequence
 from detcore_keras.fit_arguments import FitArguments
-from detcore_keras.frameworks import keras, tf
+from detcore_keras.frameworks import backend, is_tf_dataset, keras
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.native_fit import NativeTrial
 from detcore_keras.plugin import detcore_register_framework
-from detcore_keras.state.random_generators import prepare_script_generators
-from detcore_keras.worker_setup import fix_operations
 
 _BATCH_SIZE = "global_batch_size"
 _DEFAULT_BATCH_SIZE = 32  # Keras's
@@ -79,7 +76,7 @@ def fit(
     arguments = _prepare_data(FitArguments.read(*args, **kwargs))
     _check_start(model, arguments)
     config = _make_config(
-        arguments, prepare_script_generators(model), hparams or {}, metric=metric, every=save_every
+        arguments, backend.prepare_script(model), hparams or {}, metric=metric, every=save_every
     )
     config["searcher"]["smaller_is_better"] = smaller_is_better
     if checkpoint_storage is not None:
@@ -117,7 +114,7 @@ def _train_model(
     )
     has_metric = has_metric or arguments.validation_data is not None
     start = dataclasses.replace(start, has_metric=has_metric)
-    fix_operations(start.info.settings.deterministic_ops)
+    backend.fix_operations(start.info.settings.deterministic_ops)
     context = ScriptContext(start, arguments)
     context.wrap_model(model)
     history = EpochHistory(is_verbose=context.fit_options.verbose)
@@ -193,7 +190,9 @@ class EpochHistory(keras.callbacks.History):  # type: ignore[misc]  # Keras has 
 def _prepare_data(arguments: FitArguments) -> FitArguments:
     """Return the arguments with a batch size, and data whose length is known."""
     data, batch_size = arguments.training_data, arguments.batch_size or _DEFAULT_BATCH_SIZE
-    if isinstance(data, tf.data.Dataset):
+    if is_tf_dataset(data):
+        from detcore_keras.data.dataset_feed import count_batches
+
         if arguments.steps_per_epoch is None:
             data = count_batches(data)
     elif as_sequence(data) is None:
@@ -213,7 +212,7 @@ def _check_start(model: Any, arguments: FitArguments) -> None:
     if num_workers > 1:
         raise InvalidExperimentError(
             f"{num_workers} workers were started, but detcore_keras.fit trains in one process.\n"
-            "Set resources.slots_per_trial: 1, or write a TFKerasTrial."
+            "Set resources.slots_per_trial: 1, or write a KerasTrial."
         )
     if arguments.initial_epoch >= arguments.epochs:
         raise InvalidExperimentError(

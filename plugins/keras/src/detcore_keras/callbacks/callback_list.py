@@ -32,7 +32,7 @@ from detcore_keras.callbacks.callback_state import (
     restore_rows,
 )
 from detcore_keras.callbacks.tensorboard import TensorBoard
-from detcore_keras.frameworks import keras
+from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.array_files import encode_array, read_arrays, read_json, write_json
 from detcore_keras.state.variables import step_functions
 
@@ -171,10 +171,10 @@ class CallbackMultiplexer:
                 self._trial, prefix="trial.", ignored_objects=ignored, codec=KerasCodec()
             )
         steps = step_functions(self._model)
-        if self._model.run_eagerly:
-            functions |= steps
-        else:
+        if backend.compiles_steps(self._model):
             self._compiled = FunctionTracker(steps, ignored_objects=ignored, codec=KerasCodec())
+        else:
+            functions |= steps
         self._trackers[_FUNCTIONS] = FunctionTracker(
             functions, prefix="", ignored_objects=ignored, codec=KerasCodec()
         )
@@ -357,9 +357,9 @@ class CallbackMultiplexer:
         """Warn once about values that training changed after the compiled step had read them."""
         if self._compiled is not None and (names := self._compiled.capture()):
             _logger.warning(
-                "the loss or the training step reads %s, which training has changed. TensorFlow "
+                "the loss or the training step reads %s, which training has changed. Keras "
                 "reads such values only when it compiles the step, so the change has no effect "
-                "until a resumed run compiles the step again. Use a tf.Variable, or compile the "
+                "until a resumed run compiles the step again. Use a variable, or compile the "
                 "model with run_eagerly=True",
                 ", ".join(names),
             )

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore.trial import AttributeCodec
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.array_files import decode_array
-from detcore_keras.state.variables import raw_variable
 
 _PLAIN = (bool, int, str)
 # Keys of JSON objects that stand for values that JSON cannot express.
@@ -25,8 +24,7 @@ _STATEFUL: tuple[type, ...] = (
     keras.layers.Layer,
     keras.metrics.Metric,
     keras.optimizers.Optimizer,
-    tf.random.Generator,
-    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
+    *backend.generator_types,
 )
 
 
@@ -35,16 +33,15 @@ class KerasCodec(AttributeCodec):
 
     def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
         """Return the content of a variable or an eager numeric tensor, or None."""
-        raw = raw_variable(value)
-        if not isinstance(raw, tf.Variable) and not (tf.is_tensor(raw) and hasattr(raw, "numpy")):
-            return None
-        array = np.asarray(raw.numpy())
-        return None if array.dtype.kind in "OSUM" else array
+        return backend.read_tensor(value)
 
     def assign_tensor(self, current: Any, saved: Any) -> Any:
         """Assign a saved tensor to the current variable if shape and type match."""
-        raw, value = raw_variable(current), raw_variable(saved)
-        if not isinstance(raw, tf.Variable) or (raw.shape, raw.dtype) != (value.shape, value.dtype):
+        value = backend.read_tensor(saved)
+        if value is None or not backend.is_variable(current):
+            return saved
+        before = backend.read_variable(raw := backend.get_raw(current))
+        if (before.shape, before.dtype) != (value.shape, value.dtype):
             return saved
         raw.assign(value)
         return current
@@ -53,20 +50,19 @@ class KerasCodec(AttributeCodec):
         """Return the values of the variables of a layer, metric, optimizer or generator."""
         if not isinstance(value, _STATEFUL):
             return None
-        return [raw_variable(variable).numpy() for variable in _list_variables(value)]
+        return [backend.read_variable(variable) for variable in _list_variables(value)]
 
     def set_state(self, value: Any, state: Any) -> None:
         """Restore values that `get_state` returned."""
-        variables = [raw_variable(variable) for variable in _list_variables(value)]
-        for variable, saved_value in zip(variables, state, strict=True):
+        for variable, saved_value in zip(_list_variables(value), state, strict=True):
             variable.assign(saved_value)
 
 
 def _list_variables(value: Any) -> list[Any]:
     if hasattr(value, "state"):
-        return [value.state]
+        return [backend.get_raw(value.state)]
     variables = value.variables
-    return list(variables() if callable(variables) else variables)
+    return list(map(backend.get_raw, variables() if callable(variables) else variables))
 
 
 def keep_rows(callbacks: Iterable[Any]) -> None:
@@ -115,7 +111,7 @@ def encode_state(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) ->
         if is_numpy:
             kind = _SCALAR if isinstance(value, np.generic) else _ARRAY
         else:
-            kind = _VARIABLE if isinstance(raw_variable(value), tf.Variable) else _TENSOR
+            kind = _VARIABLE if backend.is_variable(value) else _TENSOR
         key = f"{len(arrays):05d}"
         arrays[key] = array
         return {kind: key, "dtype": array.dtype.name}
@@ -166,7 +162,7 @@ def decode_state(saved: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
                     f"the checkpoint's callback state is damaged: {saved!r}"
                 ) from error
             if kind in (_TENSOR, _VARIABLE):
-                tensor = tf.constant(array, tf.as_dtype(saved["dtype"]))
-                return tf.Variable(tensor) if kind == _VARIABLE else tensor
+                make = backend.make_variable if kind == _VARIABLE else backend.make_tensor
+                return make(array, saved["dtype"])
             return array[()] if kind == _SCALAR else array
     return {name: decode_state(part, arrays) for name, part in saved.items()}

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
-from detcore_keras.data.batches import floats_as_keras, list_leaves, pack_as, tensor_type
+from detcore_keras.data.batches import list_leaves, pack_as
 from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
-from detcore_keras.frameworks import tf
+from detcore_keras.frameworks import backend
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
 
-# Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
+# Batches of arrays are gathered and passed to the back end in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
 
 
@@ -41,9 +41,9 @@ class ArrayFeed(Feed):
         self._sampler = sampler
         self.batches_per_epoch = sampler.batches_per_epoch
         self.shared_records = sampler.num_records
-        specs = [tf.TensorSpec((None, *a.shape[1:]), tensor_type(a)) for a in self._arrays]
+        specs = [backend.array_spec(array) for array in self._arrays]
         self.element_spec = pack_as(arrays, specs)
-        self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
+        self.inputs_spec = backend.block_spec(specs)
         # The current block: records, bounds of its batches, and epochs.
         self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._bounds: npt.NDArray[np.int32] = np.zeros(1, np.int32)
@@ -62,8 +62,8 @@ class ArrayFeed(Feed):
         self._bounds = np.zeros(count + 1, np.int32)
         self._bounds[1:] = ends
         self._rows, self._done = rows, 0
-        tensors = tuple(floats_as_keras(array[rows]) for array in self._arrays)
-        return (tensors, tf.convert_to_tensor(self._bounds)), count
+        tensors = tuple(backend.as_tensor(array[rows]) for array in self._arrays)
+        return (tensors, backend.as_tensor(self._bounds)), count
 
     def peek_block(self) -> Any:
         """Gather the records of the next batch."""

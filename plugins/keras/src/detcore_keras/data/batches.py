@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, describe
-from detcore_keras.frameworks import keras, tf
+from detcore_keras.frameworks import backend
+from detcore_keras.nested import flatten, map_structure
 
 _ACCEPTED = (
     "Accepted: x alone, or a tuple (x,), (x, y) or (x, y, sample_weight), of NumPy arrays or of "
     "lists or dicts of arrays;\na tf.data.Dataset of batches, which a trial wraps with "
-    "context.wrap_dataset; a keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter."
+    "context.wrap_dataset; a keras.utils.Sequence (PyDataset); a detcore_keras.SequenceAdapter;\n"
+    "a detcore.data.DataSource, such as detcore_torch.resumable returns."
 )
 
 
@@ -93,7 +94,9 @@ def batch_tensors(batch: Any, source: Any) -> Any:
             "A batch is the inputs alone, or a tuple (inputs, targets) or (inputs, targets, "
             "sample_weight)."
         )
-    parts = tuple(_map_leaves(part, _as_tensor) for part in _drop_missing_parts(elements))
+    parts = tuple(
+        _map_leaves(part, backend.as_batch_part) for part in _drop_missing_parts(elements)
+    )
     return parts if len(parts) > 1 else parts[0]
 
 
@@ -105,7 +108,7 @@ def _drop_missing_parts(parts: Any) -> Any:
 
 def list_leaves(structure: Any) -> list[Any]:
     """Return the leaves of nested tuples, lists and dicts, without the parts that are None."""
-    return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
+    return [leaf for leaf in flatten(structure) if leaf is not None]
 
 
 def _map_leaves(part: Any, convert: Callable[[Any], Any]) -> Any:
@@ -124,62 +127,9 @@ def _map_leaves(part: Any, convert: Callable[[Any], Any]) -> Any:
 def pack_as(structure: object, flat: Sequence[object]) -> Any:
     """Return a structure with other leaves. Parts that are None stay None; see `list_leaves`."""
     leaves_left = iter(flat)
-    return tf.nest.map_structure(
-        lambda part: None if part is None else next(leaves_left), structure
-    )
-
-
-def _as_tensor(part: Any) -> Any:
-    is_tensor = isinstance(part, tf.Tensor | tf.SparseTensor | tf.RaggedTensor)
-    return part if is_tensor else floats_as_keras(np.asarray(part))
-
-
-def batch_records(batch: Any) -> Any:
-    """Return the number of records in a batch of tensors, as an int32 scalar, also in a graph.
-
-    A batch of scalars only is one record.
-    """
-    first = next((leaf for leaf in list_leaves(batch) if leaf.shape.rank != 0), None)
-    if first is None:
-        return tf.constant(1)
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int32)
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    return tf.shape(first)[0]
+    return map_structure(lambda part: None if part is None else next(leaves_left), structure)
 
 
 def batch_spec(batch: Any) -> Any:
     """Return the specification of batches like this one, of any size."""
-
-    def make_spec(tensor: Any) -> Any:
-        if tensor is None:
-            return None
-        shape = (None, *tensor.shape[1:])
-        if isinstance(tensor, tf.RaggedTensor):
-            row_splits = tensor.row_splits.dtype
-            return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, row_splits)
-        kind = tf.SparseTensorSpec if isinstance(tensor, tf.SparseTensor) else tf.TensorSpec
-        return kind(shape, tensor.dtype)
-
-    return tf.nest.map_structure(make_spec, batch)
-
-
-def without_none_specs(make_spec: Any) -> Any:
-    """Return tf.data's specification of elements, with None for parts that are always None."""
-    none = type(tf.type_spec_from_value(None))
-    return tf.nest.map_structure(lambda part: None if isinstance(part, none) else part, make_spec)
-
-
-def floats_as_keras(array: npt.NDArray[Any]) -> Any:
-    """Return an array as a tensor, with floats in Keras's precision."""
-    return tf.convert_to_tensor(array, dtype=tensor_type(array))
-
-
-def tensor_type(array: npt.NDArray[Any]) -> Any:
-    """Return TensorFlow's type for the values of an array, with floats in Keras's precision."""
-    if np.issubdtype(array.dtype, np.floating):
-        return tf.as_dtype(keras.backend.floatx())
-    if array.dtype.kind in "OUS":
-        return tf.string
-    return tf.as_dtype(array.dtype)
+    return map_structure(lambda part: None if part is None else backend.tensor_spec(part), batch)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
-from detcore_keras.data.batches import batch_records, without_none_specs
-from detcore_keras.data.feed import RECORD_COUNT, RECORD_IDS, BatchIdentity, Feed, check_saved
-from detcore_keras.frameworks import tf
+from detcore_keras.backends.backend import RECORD_COUNT, RECORD_IDS
+from detcore_keras.backends.graph_batches import batch_records, without_none_specs
+from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
 from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ class DatasetFeed(Feed):
 
     def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Take the iterator's next batch; runs in the graph."""
-        return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
+        if not isinstance(inputs, tf.data.Iterator):
+            return inputs
+        return next(inputs) if tf.executing_eagerly() else inputs.get_next()
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that `count` batches were trained on."""

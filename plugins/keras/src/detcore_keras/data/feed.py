@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
 # The record ids of a batch, and its arrays. If unknown, these are None and an empty sequence.
 BatchIdentity: TypeAlias = tuple[npt.NDArray[np.int64] | None, Sequence[npt.NDArray[Any]]]
-# Key under which a step returns the number of records in its batch.
-RECORD_COUNT = "detcore/record_count"
-# Key of the ids of the batch's records.
-RECORD_IDS = "detcore/record_ids"
 
 
 class Feed(Protocol):
@@ -31,7 +27,7 @@ class Feed(Protocol):
         in_graph: Whether blocks hold many batches, which one graph execution can train on.
         batches_per_epoch: Batches in one pass over the data (over the data of this worker, if
             each has different data); None if unknown.
-        element_spec: Nested ``tf.TypeSpec`` of one fetched batch.
+        element_spec: Nested specification of one fetched batch.
         inputs_spec: The specification of a block; None if unknown.
         split: See `TrainSteps`; None if a fetched batch needs no splitting.
         position: Batches fed and trained on so far.
@@ -98,7 +94,7 @@ class Feed(Protocol):
         return
 
 
-def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int]) -> None:
+def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int | None]) -> None:
     """Raise an error if a saved data position is not for this data."""
     name, value = size
     if state.get("kind") != kind or state.get(name) != value:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
 from detcore.errors import DataError
-from detcore_keras.data.batches import batch_records, batch_spec, batch_tensors, list_leaves
+from detcore_keras.data.batches import batch_spec, batch_tensors, list_leaves
 from detcore_keras.data.data_settings import DataSettings, SequenceAdapter
 from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
 from detcore_keras.data.sequence_loader import SequenceLoader
-from detcore_keras.frameworks import keras
+from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SequenceFeed(Feed):
         if self._items is None:
             self._items = self._open_items()
         batch = batch_tensors(next(self._items), self._sequence)
-        self._block_records = int(batch_records(batch))
+        self._block_records = backend.count_records(list_leaves(batch))
         return batch, 1
 
     def peek_block(self) -> Any:
@@ -84,7 +84,7 @@ class SequenceFeed(Feed):
 
     def identify_batches(self, inputs: Any, indices: Sequence[int]) -> Sequence[BatchIdentity]:
         """Return the index of the item, and its arrays."""
-        arrays = [leaf.numpy() for leaf in list_leaves(inputs)]
+        arrays = [np.asarray(leaf) for leaf in list_leaves(inputs)]
         return [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_keras.frameworks import tf
 from detcore_keras.state.random_generators import preserved_rng
 
 

@@ -9,10 +9,10 @@ from detcore.errors import CheckFailedError
 from detcore_keras.data.array_feed import ArrayFeed
 from detcore_keras.data.batches import as_arrays, list_leaves
 from detcore_keras.data.data_settings import DataSettings
-from detcore_keras.data.dataset_feed import DatasetFeed, check_dataset
 from detcore_keras.data.feed import Feed
 from detcore_keras.data.sequence_feed import SequenceFeed, as_sequence, make_loader
-from detcore_keras.frameworks import tf
+from detcore_keras.data.source_feed import SourceFeed, check_source
+from detcore_keras.frameworks import is_tf_dataset
 
 
 def make_feed(data: Any, settings: DataSettings, *, with_ledger: bool) -> Feed:
@@ -29,9 +29,13 @@ def make_feed(data: Any, settings: DataSettings, *, with_ledger: bool) -> Feed:
         CheckFailedError: If a batch is larger than the data.
         DataError: If the data is empty.
     """
-    if isinstance(data, tf.data.Dataset):
+    if is_tf_dataset(data):
+        from detcore_keras.data.dataset_feed import DatasetFeed, check_dataset
+
         check_dataset(data, settings.wrapped, "training")
         return DatasetFeed(data, with_ledger=with_ledger)
+    if check_source(data, "training", num_workers=settings.distributed.size):
+        return SourceFeed(data)
     sequence = as_sequence(data)
     if sequence is not None:
         loader = make_loader(data, sequence, settings)

@@ -14,20 +14,23 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.errors import InvalidExperimentError
-from detcore_keras.frameworks import KERAS_MAJOR, tf
-from detcore_keras.state.variables import SUMS_OF_GRADIENTS
+import tensorflow as tf
+
+from detcore_keras.backends.backend import SUMS_OF_GRADIENTS
 
 if TYPE_CHECKING:
     from detcore.types import GradientSettings
-    from detcore_keras.distributed.collective import Collective
+    from detcore_keras.backends.backend import Collective
 
 
 _T = TypeVar("_T")
 
 
 def share_gradients(
-    optimizers: Sequence[Any], settings: GradientSettings, collective: Collective | None
+    optimizers: Sequence[Any],
+    settings: GradientSettings,
+    collective: Collective | None,
+    make_subclass: Callable[[type, Exchange], type],
 ) -> None:
     """Make optimizers sum gradients before they use them.
 
@@ -38,26 +41,16 @@ def share_gradients(
         optimizers: Unused optimizers, in the same order on all workers.
         settings: Rules for combining gradients.
         collective: Sums over the workers; None for a single worker.
-
-    Raises:
-        InvalidExperimentError: If an optimizer already sums the gradients of several batches.
+        make_subclass: `with_apply` or `with_apply_gradients`.
     """
     frequency = settings.aggregation_frequency
     if frequency == 1 and collective is None:
         return
     turns = _Turns()
     for index, optimizer in enumerate(optimizers):
-        _check_not_twice(optimizer, frequency)
-        exchange = _Exchange(f"optimizer_{index}", settings, collective, turns)
-        make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
+        exchange = Exchange(f"optimizer_{index}", settings, collective, turns)
         # Bypasses Keras's own `__setattr__`, which looks for hyperparameters.
-        object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
-
-
-def sums_batches(optimizer: Any) -> bool:
-    """Whether an optimizer sums the gradients of several batches, in variables of `_Sums`."""
-    exchange: _Exchange | None = getattr(type(optimizer), SUMS_OF_GRADIENTS, None)
-    return exchange is not None and exchange.frequency > 1
+        object.__setattr__(optimizer, "__class__", make_subclass(type(optimizer), exchange))
 
 
 class _Turns:
@@ -93,7 +86,7 @@ class _Turns:
             self.is_inside = False
 
 
-class _Exchange:
+class Exchange:
     """Sums the gradients of one optimizer."""
 
     def __init__(
@@ -209,7 +202,7 @@ class _Sums:
         self.count.assign(0)
 
 
-def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
+def with_apply_gradients(kind: type, exchange: Exchange) -> type:
     """Return a subclass of an optimizer class of Keras 2: new, legacy, or with loss scaling."""
     signature = inspect.signature(kind.apply_gradients)  # type: ignore[attr-defined]
 
@@ -238,7 +231,7 @@ def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
     return _make_subclass(kind, exchange, apply_gradients=apply_gradients)
 
 
-def _with_apply(kind: type, exchange: _Exchange) -> type:
+def with_apply(kind: type, exchange: Exchange) -> type:
     """Return a subclass of an optimizer class of Keras 3."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -262,7 +255,7 @@ def _with_apply(kind: type, exchange: _Exchange) -> type:
     return _make_subclass(kind, exchange, apply=apply)
 
 
-def _make_subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
+def _make_subclass(kind: type, exchange: Exchange, **methods: Any) -> type:
     names = {
         **methods,
         SUMS_OF_GRADIENTS: exchange,
@@ -272,19 +265,6 @@ def _make_subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
         "__doc__": kind.__doc__,
     }
     return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
-
-
-def _check_not_twice(optimizer: Any, frequency: int) -> None:
-    if frequency == 1 or KERAS_MAJOR == 2:
-        return
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if inner.gradient_accumulation_steps:
-        raise InvalidExperimentError(
-            f"optimizations.aggregation_frequency is {frequency}, and the optimizer "
-            f"{inner.name!r} has gradient_accumulation_steps="
-            f"{inner.gradient_accumulation_steps}.\n"
-            "Gradients would be accumulated twice.\nSet only one of the two."
-        )
 
 
 def _with_missing(present: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:

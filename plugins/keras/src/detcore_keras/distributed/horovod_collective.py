@@ -7,8 +7,9 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from detcore.errors import DistributedError, PluginNotFoundError
-from detcore_keras.frameworks import tf
 
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError
-from detcore_keras.frameworks import KERAS_MAJOR, keras
-from detcore_keras.state.variables import raw_variable
+from detcore_keras.backends.backend import EvaluationOutputs
+from detcore_keras.frameworks import backend, keras
 
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
@@ -20,21 +20,6 @@ if TYPE_CHECKING:
 _State: TypeAlias = list[npt.NDArray[Any]]
 # A metric's results inside and outside a graph may differ in the last bits.
 _SAME = 1e-5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationOutputs:
-    """Result of a pass over data.
-
-    Attributes:
-        outputs: Outputs of the last step; empty without a batch.
-        num_batches: Number of batches.
-        n_records: Number of records in the batches.
-    """
-
-    outputs: Mapping[str, Any]
-    num_batches: int
-    n_records: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,14 +51,14 @@ def merge_results(
         DataError: If no worker had a batch.
         InvalidModelError: If the variables of a metric cannot be summed.
     """
-    metrics = _list_metrics(model)
+    metrics = backend.list_metrics(model)
     own_share = _WorkerResults(
         num_batches=tested.num_batches,
         n_records=tested.n_records,
         outputs=_list_numbers(tested.outputs),
         results=_list_numbers(model.get_metrics_result()),
         states=[
-            [np.array(raw_variable(variable).numpy()) for variable in metric.variables]
+            [np.array(backend.get_raw(variable).numpy()) for variable in metric.variables]
             for metric in metrics
         ],
     )
@@ -96,18 +81,9 @@ def merge_results(
     return merged_metrics, sum(share.n_records for share in shares)
 
 
-def _list_metrics(model: Any) -> list[Any]:
-    """Return the metrics of a model, with nested ones in place of their containers."""
-    metrics: list[Any] = []
-    for metric in model.metrics:
-        inner = getattr(metric, "metrics", None) if KERAS_MAJOR == 3 else None
-        metrics.extend(inner if inner else [metric])
-    return metrics
-
-
 def _has_same_shapes(metrics: Sequence[Any], states: Sequence[_State]) -> bool:
     return [[v.shape for v in state] for state in states] == [
-        [tuple(raw_variable(v).shape) for v in metric.variables] for metric in metrics
+        [tuple(backend.get_raw(v).shape) for v in metric.variables] for metric in metrics
     ]
 
 
@@ -121,9 +97,9 @@ def _merge_states(metric: Any, states: Sequence[_State]) -> None:
         return
     metric.reset_state()
     for index, variable in enumerate(metric.variables):
-        initial_value = np.array(raw_variable(variable).numpy())
+        initial_value = np.array(backend.get_raw(variable).numpy())
         values = [state[index] for state in states]
-        raw_variable(variable).assign(_add_values(metric, variable, initial_value, values))
+        backend.get_raw(variable).assign(_add_values(metric, variable, initial_value, values))
 
 
 def _add_values(metric: Any, variable: Any, start: Any, values: Sequence[Any]) -> Any:
@@ -157,7 +133,7 @@ def _get_aggregation(variable: Any) -> str:
 
 def _copy_metric(metric: Any, state: _State) -> Any:
     copy = type(metric).from_config(metric.get_config())
-    if [tuple(raw_variable(v).shape) for v in copy.variables] != [v.shape for v in state]:
+    if [tuple(backend.get_raw(v).shape) for v in copy.variables] != [v.shape for v in state]:
         raise InvalidModelError(
             f"the metric {metric.name!r} ({type(metric).__name__}) defines merge_state, but "
             f"{type(metric).__name__}.from_config(metric.get_config()) returns a metric with "
@@ -171,7 +147,7 @@ def _copy_metric(metric: Any, state: _State) -> Any:
 
 def _assign_state(metric: Any, state: _State) -> None:
     for variable, value in zip(metric.variables, state, strict=True):
-        raw_variable(variable).assign(value)
+        backend.get_raw(variable).assign(value)
 
 
 def _name_results(

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 
 from detcore.errors import DistributedError
 from detcore_keras.distributed.shared_sum import SharedSum, add_up
-from detcore_keras.frameworks import tf
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext

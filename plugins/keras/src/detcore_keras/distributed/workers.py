@@ -11,19 +11,16 @@ import numpy as np
 from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
-from detcore_keras.distributed.collective import Collective, open_collective
+from detcore_keras.frameworks import backend
 from detcore_keras.state.array_files import encode_array
 from detcore_keras.state.npz_files import bytes_of
-from detcore_keras.state.variables import (
-    NamedVariable,
-    raw_variable,
-    read_variable,
-    training_variables,
-)
+from detcore_keras.state.training_state import is_float
+from detcore_keras.state.variables import NamedVariable, training_variables
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
     from detcore.types import GradientSettings
+    from detcore_keras.backends.backend import Collective
     from detcore_keras.data.feed import Feed
 
 
@@ -56,7 +53,9 @@ class Workers:
         self._averages_metrics = settings.average_training_metrics
         self.collective: Collective | None = None
         if self.size > 1:
-            self.collective = open_collective(distributed, compress=settings.gradient_compression)
+            self.collective = backend.open_collective(
+                distributed, compress=settings.gradient_compression
+            )
 
     def all_gather(self, value: _T) -> list[_T]:
         """Return every worker's value, in rank order."""
@@ -117,13 +116,13 @@ class Workers:
         if self.collective is None:
             yield
             return
-        trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
+        trained = {backend.get_key(backend.get_raw(v)) for v in model.trainable_weights}
         candidates = [
             item
             for item in _select_shared(training_variables(model, []))
-            if item.group in {"weights", "extra"} and id(item.variable.handle) not in trained
+            if item.group in {"weights", "extra"} and backend.get_key(item.variable) not in trained
         ]
-        before = {id(item): item.variable.numpy() for item in candidates}
+        before = {id(item): backend.read_variable(item.variable) for item in candidates}
         replaced_variables = self._broadcast_variables(candidates)
         try:
             yield
@@ -192,19 +191,23 @@ def _select_shared(variables: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [
         item
         for item in variables
-        if item.group in _SHARED and not item.is_generator and item.variable.dtype != "string"
+        if item.group in _SHARED
+        and not item.is_generator
+        and backend.get_dtype(item.variable) != "string"
     ]
 
 
 def digest_weights(variables: Sequence[NamedVariable]) -> list[str]:
     """Return a digest of each floating-point variable of the training."""
     return [
-        _digest_variable(item.variable) for item in variables if item.variable.dtype.is_floating
+        _digest_variable(item.variable)
+        for item in variables
+        if is_float(backend.get_dtype(item.variable))
     ]
 
 
 def _digest_variable(variable: Any) -> str:
-    value = read_variable(variable)
+    value = backend.read_variable(variable)
     digest = Digester()
     digest.update(f"{value.dtype} {value.shape} ".encode())
     for part in encode_array("", value).values():
@@ -213,9 +216,11 @@ def _digest_variable(variable: Any) -> str:
 
 
 def _check_same_model(model: Any, variables: Sequence[NamedVariable], differing: set[int]) -> None:
-    trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
+    trained = {backend.get_key(backend.get_raw(v)) for v in model.trainable_weights}
     names = [
-        variables[i].name for i in sorted(differing) if id(variables[i].variable.handle) in trained
+        variables[i].name
+        for i in sorted(differing)
+        if backend.get_key(variables[i].variable) in trained
     ]
     if not names:
         return

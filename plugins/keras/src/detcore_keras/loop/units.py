@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, NotANumberError
-from detcore_keras.frameworks import tf
+from detcore_keras.frameworks import backend
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter, StepDigests
+    from detcore_keras.backends.backend import TrainSteps
     from detcore_keras.callbacks.callback_list import CallbackMultiplexer
     from detcore_keras.data.feed import Feed
-    from detcore_keras.loop.steps import TrainSteps
 
 
 _logger = logging.getLogger("detcore.keras")
@@ -120,7 +120,7 @@ class Units:
                 metrics.batches.extend(
                     self.train_batches(target - self.feed.position, is_interrupted)
                 )
-        except (StopIteration, tf.errors.OutOfRangeError) as error:
+        except backend.end_errors as error:
             if self.feed.position == 0:
                 raise DataError(
                     "the training data is empty: it ended before the first batch."
@@ -266,6 +266,7 @@ class SingleUnits(Units):
         for index in range(count):
             callbacks.batch_begin(feed.position)
             if self.digests is not None:
+                self.steps.settle()
                 ((ids, arrays),) = feed.identify_batches(inputs, range(1))
                 self.digests.log(feed.position + 1, ids, arrays)
             outputs = run_one(inputs, index)
@@ -275,5 +276,6 @@ class SingleUnits(Units):
             callbacks.batch_end(feed.position, logs)
             if index + 1 < count and interrupted():
                 break
+        self.steps.settle()
         # Reading a value waits for its step, so values are read after all steps have started.
         return [self.list_scalars(logs) for logs in collected]

@@ -12,23 +12,14 @@ import numpy as np
 
 from detcore.data import shard_range
 from detcore.errors import DataError
+from detcore_keras.backends.backend import EvaluationOutputs, EvaluationSteps
 from detcore_keras.callbacks.callback_checks import overrides_hook
-from detcore_keras.data.batches import (
-    as_arrays,
-    batch_spec,
-    batch_tensors,
-    floats_as_keras,
-    list_leaves,
-    pack_as,
-    without_none_specs,
-)
+from detcore_keras.data.batches import as_arrays, batch_spec, batch_tensors, list_leaves, pack_as
 from detcore_keras.data.data_settings import DataSettings
-from detcore_keras.data.dataset_feed import check_dataset
 from detcore_keras.data.sequence_feed import as_sequence, make_loader
-from detcore_keras.distributed.metric_merging import EvaluationOutputs, merge_results
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.loop.endless_fit import replaced_function, stand_in
-from detcore_keras.loop.steps import TestSteps
+from detcore_keras.data.source_feed import check_source, read_first
+from detcore_keras.distributed.metric_merging import merge_results
+from detcore_keras.frameworks import backend, is_tf_dataset, keras
 from detcore_keras.state.random_generators import preserved_rng
 
 _logger = logging.getLogger("detcore.keras")
@@ -54,14 +45,19 @@ class Evaluation:
         self._dataset: Any = None
         # A pass over this worker's batches of arrays or items of a Sequence.
         self._batches: Callable[[], Generator[object, None, None]] | None = None
-        self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
+        self._is_sharded = distributed.size > 1 and is_tf_dataset(data)
         self._steps = 1 if test_mode else settings.options.validation_steps
-        self._test_steps: TestSteps | None = None
+        self._test_steps: EvaluationSteps | None = None
         sequence = as_sequence(data)
-        if isinstance(data, tf.data.Dataset):
+        if is_tf_dataset(data):
+            from detcore_keras.backends.graph_batches import without_none_specs
+            from detcore_keras.data.dataset_feed import check_dataset
+
             check_dataset(data, settings.wrapped, "validation", may_be_empty=distributed.size > 1)
             self._dataset = data
             self._spec = without_none_specs(data.element_spec)
+        elif check_source(data, "validation", num_workers=distributed.size):
+            self._batches = self._batches_of_source(data)
         elif sequence is not None:
             self._loader = make_loader(data, sequence, settings)
             self._batches = self._items_of(sequence.sequence)
@@ -120,7 +116,7 @@ class Evaluation:
 
     def _run_evaluate(self, model: Any, callbacks: Sequence[Any]) -> EvaluationOutputs:
         if self._test_steps is None:
-            self._test_steps = TestSteps(model, self._spec)
+            self._test_steps = backend.make_test_steps(model, self._spec)
         steps = self._test_steps
         tested: EvaluationOutputs | None = None
 
@@ -136,8 +132,7 @@ class Evaluation:
                 tested = steps.run_each(self._dataset, limit, callbacks)
             return tested.outputs
 
-        with replaced_function(model, "test", run_test):
-            logs = model.evaluate(stand_in(), steps=1, verbose=0, return_dict=True)
+        logs = backend.evaluate(model, run_test)
         assert tested is not None  # Keras called the function
         return dataclasses.replace(tested, outputs=logs)
 
@@ -173,6 +168,19 @@ class Evaluation:
 
         return read_items
 
+    def _batches_of_source(self, source: Any) -> Callable[[], Generator[object, None, None]]:
+        """Return a function that yields the batches of a data source, each time from its start."""
+        start = source.position()
+        with preserved_rng():
+            self._spec = batch_spec(batch_tensors(read_first(source), source))
+
+        def read_batches() -> Generator[object, None, None]:
+            source.seek(start)
+            for batch in source:
+                yield batch_tensors(batch, source)
+
+        return read_batches
+
     def _batches_of(
         self, arrays: Any, batch_size: int
     ) -> Callable[[], Generator[object, None, None]]:
@@ -185,7 +193,7 @@ class Evaluation:
 
         def cut_batch(index: int) -> Any:
             rows = slice(index * batch_size, (index + 1) * batch_size)
-            return pack_as(arrays, [floats_as_keras(part[rows]) for part in parts])
+            return pack_as(arrays, [backend.as_tensor(part[rows]) for part in parts])
 
         indices = self._shard_indices(-(-len(parts[0]) // batch_size))
         self._spec = batch_spec(cut_batch(0))
@@ -199,7 +207,7 @@ def _find_batch_means(model: Any) -> list[str]:
     batch once in the losses of single outputs, regardless of its size.
     """
     reasons = []
-    if KERAS_MAJOR == 3 and getattr(model._compile_loss, "metrics", None):
+    if getattr(getattr(model, "_compile_loss", None), "metrics", None):
         reasons.append("the losses of its outputs")
     if any(
         isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import tf
 from detcore_keras.state.npz_files import read_npz
 
 _LENGTHS = ".lengths"
@@ -85,7 +85,7 @@ def decode_array(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -
     Args:
         arrays: Result of `read_arrays`.
         key: The key.
-        dtype: TensorFlow's name of the type, such as ``"bfloat16"``.
+        dtype: Keras's name of the type, such as ``"bfloat16"``.
 
     Raises:
         InvalidCheckpointError: If the key is missing, or holds values of another type.
@@ -114,12 +114,16 @@ def _get_entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[
 
 
 def _numpy_type(dtype: str) -> np.dtype[Any]:
+    extension = getattr(ml_dtypes, dtype, None)
+    if isinstance(extension, type) and issubclass(extension, np.generic):
+        return np.dtype(extension)
     try:
-        numpy_type: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    except (TypeError, ValueError, KeyError) as error:
+        numpy_type: np.dtype[Any] = np.dtype(dtype)
+        if numpy_type.name != dtype or numpy_type.kind not in "biufc":
+            raise ValueError("it is not the name of a numeric type")
+    except (TypeError, ValueError, SyntaxError) as error:
         raise InvalidCheckpointError(
-            f"the checkpoint has the type {dtype!r}, which TensorFlow {tf.__version__} cannot "
-            "convert to an array"
+            f"the checkpoint has the type {dtype!r}, which NumPy does not have"
         ) from error
     return numpy_type
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError, PluginNotFoundError
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.state.variables import is_variable, raw_variable, same_name
+from detcore_keras.frameworks import backend, keras
+from detcore_keras.state.variables import same_name
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
@@ -56,7 +56,7 @@ def load_h5_weights(model: Any, path: Path) -> None:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise InvalidCheckpointError(f"{path} does not fit this model:\n{listed}")
     for (_, value), (_, variable) in zip(saved_weights, model_weights, strict=True):
-        raw_variable(variable).assign(value)
+        backend.get_raw(variable).assign(value)
 
 
 def _read_h5_weights(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
@@ -108,17 +108,20 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
     keys = dict(_match_variables(model, nodes))
     values: list[tuple[Any, npt.NDArray[Any]]] = []
     problems = []
-    for variable in filter(is_variable, model.weights):
-        raw, name = raw_variable(variable), getattr(variable, "path", variable.name)
-        key = keys.get(id(raw.handle))
+    for variable in filter(backend.is_variable, model.weights):
+        raw, name = backend.get_raw(variable), getattr(variable, "path", variable.name)
+        key = keys.get(backend.get_key(raw))
         if key is None:
             problems.append(f"{name} {tuple(raw.shape)}: not found")
             continue
         value = reader.get_tensor(key)
-        if value.shape != tuple(raw.shape) or value.dtype != raw.dtype.as_numpy_dtype:
+        if value.shape != tuple(raw.shape) or backend.get_dtype(raw) not in (
+            value.dtype.name,
+            "string",
+        ):
             problems.append(
                 f"{name}: saved as {value.dtype} {value.shape}, but the model has "
-                f"{raw.dtype.name} {tuple(raw.shape)}"
+                f"{backend.get_dtype(raw)} {tuple(raw.shape)}"
             )
         values.append((raw, value))
     if problems:
@@ -128,7 +131,14 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
 
 
 def _open_checkpoint(prefix: Path) -> tuple[Any, Any]:
-    from tensorflow.core.protobuf import trackable_object_graph_pb2
+    try:
+        import tensorflow as tf
+        from tensorflow.core.protobuf import trackable_object_graph_pb2
+    except ModuleNotFoundError as error:
+        raise PluginNotFoundError(
+            f"reading {prefix.name} needs TensorFlow, which is not installed.\n"
+            "  pip install tensorflow"
+        ) from error
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -153,9 +163,8 @@ def _match_variables(model: Any, nodes: Any) -> Iterator[tuple[int, str]]:
                 continue
             node = nodes[node_ids[name]]
             keys = [a.checkpoint_key for a in node.attributes if a.name == _VALUE]
-            raw = raw_variable(part)
-            if keys and isinstance(raw, tf.Variable):
-                yield id(raw.handle), keys[0]
+            if keys and backend.is_variable(part):
+                yield backend.get_key(backend.get_raw(part)), keys[0]
             elif not keys:
                 visited_ids.add(id(part))
                 pending.append((part, node_ids[name]))
@@ -176,7 +185,7 @@ def _list_parts(value: Any) -> Iterator[tuple[str, Any]]:
         )
     for name, part in getattr(value, "__dict__", {}).items():
         yield name, part
-        if KERAS_MAJOR == 3 and isinstance(part, keras.Variable):
+        if backend.is_variable(part):
             # Some layers expose variables through a property of that name.
             yield part.name, part
 
@@ -189,12 +198,7 @@ def _mismatch_error(prefix: Path, problems: list[str], reader: Any) -> InvalidCh
         sorted(key.removesuffix(suffix) for key in shapes if key.endswith(suffix))
     )
     advice = "The code that builds the model has changed since the checkpoint was saved."
-    if KERAS_MAJOR == 3:
-        advice += (
-            "\nIf it has not changed, Keras 3 structures the model differently from Keras 2, which "
-            "wrote the checkpoint. Load it with TensorFlow 2.15:\n"
-            '  pip install "tensorflow==2.15.*"'
-        )
+    advice += backend.legacy_advice
     return InvalidCheckpointError(
         f"{prefix}: {len(problems)} weight(s) of the model do not match the checkpoint:\n"
         f"{listed}\nThe checkpoint has: {saved_names}.\n{advice}"

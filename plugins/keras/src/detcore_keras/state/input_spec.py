@@ -6,28 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.frameworks import tf
-
-_KINDS = {"tensor": tf.TensorSpec, "sparse": tf.SparseTensorSpec, "ragged": tf.RaggedTensorSpec}
+from detcore_keras.frameworks import backend
 
 
 def spec_to_json(spec: Any) -> Any:
-    """Convert a nested ``tf.TypeSpec`` to JSON values. Unsupported kinds become None."""
-    for kind, spec_class in _KINDS.items():
-        if isinstance(spec, spec_class):
-            shape = None if spec.shape.rank is None else spec.shape.as_list()
-            json_spec = {"kind": kind, "shape": shape, "dtype": spec.dtype.name}
-            if kind == "ragged":
-                json_spec.update(
-                    ragged_rank=spec.ragged_rank, row_splits=spec.row_splits_dtype.name
-                )
-            return json_spec
+    """Convert the nested specification of a batch to JSON values; unsupported kinds to None."""
     if isinstance(spec, Mapping):
         return {"kind": "dict", "items": {name: spec_to_json(spec[name]) for name in spec}}
     if isinstance(spec, tuple | list):
         kind = "list" if isinstance(spec, list) else "tuple"
         return {"kind": kind, "items": [spec_to_json(part) for part in spec]}
-    return None
+    return backend.spec_to_json(spec)
 
 
 def build_from_record(model: Any, record: Mapping[str, Any]) -> bool:
@@ -47,7 +36,7 @@ def build_from_record(model: Any, record: Mapping[str, Any]) -> bool:
 
 
 def spec_from_json(value: Any) -> Any:
-    """Return the nested ``tf.TypeSpec`` for a result of `spec_to_json`.
+    """Return the nested specification for a result of `spec_to_json`.
 
     Raises:
         InvalidCheckpointError: If the value is not such a result.
@@ -65,17 +54,13 @@ def build_from_spec(model: Any, inputs: Any) -> None:
 
     Args:
         model: A Keras model whose first call creates its weights.
-        inputs: Nested ``tf.TypeSpec`` of one batch of its inputs.
+        inputs: Nested specification of one batch of its inputs.
 
     Raises:
         InvalidCheckpointError: If the model cannot be called with such inputs.
     """
-
-    def call_model(x: Any) -> Any:
-        return model(x, training=False)
-
     try:
-        tf.function(call_model, autograph=False).get_concrete_function(inputs)
+        backend.call_symbolically(model, inputs)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(
             f"the weights of {type(model).__name__} cannot be created by calling it with the "
@@ -95,7 +80,4 @@ def _from_json(value: Any) -> Any:
     if kind in {"list", "tuple"}:
         parts = [_from_json(part) for part in value["items"]]
         return parts if kind == "list" else tuple(parts)
-    ranks: list[Any] = []
-    if kind == "ragged":
-        ranks = [value["ragged_rank"], tf.as_dtype(value["row_splits"])]
-    return _KINDS[kind](value["shape"], tf.as_dtype(value["dtype"]), *ranks)
+    return backend.spec_from_json(value)

@@ -10,14 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from detcore_keras.frameworks import tf
+from detcore_keras.frameworks import backend
 from detcore_keras.state.random_generators import find_process_generators
-from detcore_keras.state.variables import (
-    NamedVariable,
-    is_variable,
-    raw_variable,
-    read_variable,
-)
+from detcore_keras.state.variables import NamedVariable
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -53,9 +48,9 @@ class StateReader:
             "random.numpy": _pack_state(np.asarray(numpy_words).tobytes(), kind, *numpy_rest),
         }
         for name, state in find_process_generators().items():
-            arrays[f"random.{name}"] = read_variable(state).astype(np.int64)
+            arrays[f"random.{name}"] = backend.read_variable(state).astype(np.int64)
         for name, variable in self._named.items():
-            value = read_variable(variable)
+            value = backend.read_variable(variable)
             if value.dtype.hasobject:
                 value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
             arrays[name] = value
@@ -72,25 +67,25 @@ def read_unlisted(
         optimizers: Its optimizers.
         variables: Result of `training_variables`.
     """
-    listed_ids = {id(item.variable.handle) for item in variables}
+    listed_ids = {backend.get_key(item.variable) for item in variables}
     unlisted = {}
     for prefix, owner in (("model.", model), *(("optimizer.", item) for item in optimizers)):
         owned = owner.variables
-        for variable in filter(is_variable, owned() if callable(owned) else owned):
-            raw = raw_variable(variable)
-            if id(raw.handle) not in listed_ids:
+        for variable in filter(backend.is_variable, owned() if callable(owned) else owned):
+            raw = backend.get_raw(variable)
+            if backend.get_key(raw) not in listed_ids:
                 name = getattr(variable, "path", None) or raw.name.removesuffix(":0")
                 unlisted[f"{prefix}{name}"] = raw
-    return {name: read_variable(variable) for name, variable in unlisted.items()}
+    return {name: backend.read_variable(variable) for name, variable in unlisted.items()}
 
 
-def _name_variables(variables: Iterable[NamedVariable]) -> dict[str, tf.Variable]:
+def _name_variables(variables: Iterable[NamedVariable]) -> dict[str, Any]:
     prefixed_variables = []
     for item in variables:
         prefix = _PREFIXES.get(item.group)
         if prefix is not None:
             prefixed_variables.append(("random." if item.is_generator else prefix, item))
-    variables_by_name: dict[str, tf.Variable] = {}
+    variables_by_name: dict[str, Any] = {}
     for current_prefix in _ORDER:
         for prefix, item in prefixed_variables:
             if prefix == current_prefix:

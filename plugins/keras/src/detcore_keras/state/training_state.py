@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError, NotANumberError
 from detcore.types import TensorInfo
-from detcore_keras.frameworks import KERAS_MAJOR, tf
+from detcore_keras.frameworks import backend
 from detcore_keras.state.array_files import (
     decode_array,
     encode_array,
@@ -22,10 +23,12 @@ from detcore_keras.state.array_files import (
 )
 from detcore_keras.state.input_spec import spec_to_json
 from detcore_keras.state.npz_files import write_npz
-from detcore_keras.state.variables import NamedVariable, model_variables, read_variable, same_name
+from detcore_keras.state.variables import NamedVariable, model_variables, same_name
 
 # Arrays by file and key.
 ArrayFiles: TypeAlias = Mapping[str, Mapping[str, npt.NDArray[Any]]]
+
+_logger = logging.getLogger("detcore.keras")
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1
@@ -85,20 +88,20 @@ def capture_training_state(
 
     Args:
         variables: Result of `training_variables`.
-        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs. Loading the checkpoint
+        input_spec: Nested specification of a batch of the model's inputs. Loading the checkpoint
             needs it to build a model whose first call creates its weights.
     """
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
     for index, item in enumerate(variables):
-        value = read_variable(item.variable)
+        value = backend.read_variable(item.variable)
         row = _make_row(f"{index:05d}", item, value)
         files[row["file"]].update(encode_array(row["key"], value))
         rows.append(row)
     record = {
         "version": _VERSION,
-        "keras_major": KERAS_MAJOR,
-        "tensorflow": tf.__version__,
+        "keras_major": backend.keras_major,
+        "backend": backend.name,
         "input_spec": spec_to_json(input_spec),
         "variables": rows,
     }
@@ -139,7 +142,7 @@ def restore_training_state(
 def _find_nan(state: TrainingState) -> str | None:
     """Return the name of a weight that is NaN or infinite; None if all are finite."""
     for row in state.record["variables"]:
-        is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
+        is_weight = row["file"] == _FILES["weights"] and is_float(row["dtype"])
         array = state.files[row["file"]].get(row["key"]) if is_weight else None
         if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
             return str(row["name"])
@@ -175,7 +178,7 @@ def capture_own_state(variables: Sequence[NamedVariable], indices: Sequence[int]
     rows: list[dict[str, Any]] = []
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index in indices:
-        value = read_variable(variables[index].variable)
+        value = backend.read_variable(variables[index].variable)
         row = _make_row(f"{index:05d}", variables[index], value)
         rows.append({**row, "index": index, "file": _OWN_ARRAYS})
         arrays.update(encode_array(row["key"], value))
@@ -208,9 +211,9 @@ def restore_mean_gradients(variables: Sequence[NamedVariable], own_folders: Sequ
         own_folders: Directories with the values of each worker except the chief.
     """
     parts = {
-        index: [item.variable.numpy()]
+        index: [backend.read_variable(item.variable)]
         for index, item in enumerate(variables)
-        if item.group == "accumulated" and item.variable.dtype.is_floating
+        if item.group == "accumulated" and is_float(backend.get_dtype(item.variable))
     }
     for folder in own_folders:
         rows = {row.get("index"): row for row in _read_record(folder / _OWN_FILE)["variables"]}
@@ -237,25 +240,34 @@ def clear_step(model: Any, variables: Sequence[NamedVariable]) -> None:
     model.reset_metrics()
     for item in variables:
         if item.group == "accumulated":
-            item.variable.assign(tf.zeros_like(item.variable))
+            item.variable.assign(np.zeros_like(backend.read_variable(item.variable)))
     for layer in model._flatten_layers(include_self=False):
         if getattr(layer, "stateful", False):
-            (layer.reset_state if KERAS_MAJOR == 3 else layer.reset_states)()
+            backend.reset_layer(layer)
 
 
 def _read_own_variables(directory: Path) -> dict[str, Any]:
     record = read_variables(directory)
-    if record.get("keras_major") != KERAS_MAJOR:
+    if not is_of_backend(record):
         raise InvalidCheckpointError(
-            f"the checkpoint was written with Keras {record.get('keras_major')} "
-            f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
-            f"(TensorFlow {tf.__version__}).\n"
+            f"the checkpoint was written with {_name_writer(record)}; this is {backend}.\n"
             "Their optimizers and random generators have different state, so training cannot "
             "resume exactly.\n"
-            "Resume with the Keras version that wrote it. To load only the weights, use "
+            "Resume with the Keras version and the back end that wrote it: "
+            f"KERAS_BACKEND={record.get('backend')}. To load only the weights, use "
             "detcore_keras.load_model_from_checkpoint_path."
         )
     return record
+
+
+def _name_writer(record: Mapping[str, Any]) -> str:
+    return f"Keras {record.get('keras_major')} on {record.get('backend')}"
+
+
+def is_of_backend(record: Mapping[str, Any]) -> bool:
+    """Whether this version of Keras and its back end have written a ``variables.json``."""
+    writer = (record.get("keras_major"), record.get("backend"))
+    return writer == (backend.keras_major, backend.name)
 
 
 def restore_weights(model: Any, directory: Path) -> None:
@@ -270,6 +282,13 @@ def restore_weights(model: Any, directory: Path) -> None:
         InvalidCheckpointError: If a variable does not fit. All variables then stay unchanged.
     """
     record = read_variables(directory)
+    if not is_of_backend(record):
+        _logger.warning(
+            "the checkpoint was written with %s, and its weights are loaded on %s. An exact resume "
+            "needs the back end that wrote it",
+            _name_writer(record),
+            backend,
+        )
     rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
     _restore_rows(rows, model_variables(model), directory)
 
@@ -330,7 +349,7 @@ def _make_row(key: str, item: NamedVariable, value: npt.NDArray[Any]) -> dict[st
         "group": item.group,
         "name": item.name,
         "shape": list(value.shape),
-        "dtype": tf.as_dtype(item.variable.dtype).name,
+        "dtype": backend.get_dtype(item.variable),
         "file": _FILES[item.group],
     }
 
@@ -366,14 +385,14 @@ def _restore_rows(
                 f"{VARIABLES_FILE} has {row['shape']}. The files were not written together"
             )
     for value, (row, item) in zip(values, pairs, strict=True):
-        item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
+        item.variable.assign(backend.make_tensor(value, row["dtype"]))
 
 
 def _describe_difference(row: Mapping[str, Any], item: NamedVariable) -> str | None:
-    shape, dtype = item.variable.shape, tf.as_dtype(item.variable.dtype).name
+    shape, dtype = backend.get_shape(item.variable), backend.get_dtype(item.variable)
     if not same_name(row["name"], item.name):
         return f"{row['group']}: saved {row['name']!r}, but here {item.name!r} at this position"
-    if not shape.is_compatible_with(row["shape"]):
+    if shape is not None and not _fits(shape, row["shape"]):
         saved_shape = _format_shape(row["shape"])
         return f"{row['name']}: saved with shape {saved_shape}, here {_format_shape(shape)}"
     if dtype != row["dtype"]:
@@ -398,9 +417,21 @@ def _describe_unmatched(
         else:
             unmatched.remove(partner)
     problems += [
-        f"{group}: {item.name} {_format_shape(item.variable.shape)} only here" for item in unmatched
+        f"{group}: {item.name} {_format_shape(backend.get_shape(item.variable))} only here"
+        for item in unmatched
     ]
     return problems
+
+
+def _fits(shape: Sequence[int | None], saved: Sequence[int]) -> bool:
+    return len(shape) == len(saved) and all(
+        size in (None, other) for size, other in zip(shape, saved, strict=True)
+    )
+
+
+def is_float(dtype: str) -> bool:
+    """Whether the name of a type is that of a floating-point type."""
+    return dtype.startswith(("float", "bfloat"))
 
 
 def _format_shape(shape: Any) -> str:

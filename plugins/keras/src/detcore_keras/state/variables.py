@@ -9,45 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from detcore.trial import list_function_variables
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.backends.backend import SUMS_OF_GRADIENTS
+from detcore_keras.frameworks import backend, keras
+from detcore_keras.nested import flatten
 
-OPTIMIZERS: tuple[type, ...] = (
-    (keras.optimizers.Optimizer,)
-    if KERAS_MAJOR == 3
-    else (
-        keras.optimizers.Optimizer,
-        keras.optimizers.legacy.Optimizer,
-        keras.mixed_precision.LossScaleOptimizer,
-    )
-)
-# Containers that may hold variables. Plain objects are not searched.
-_CONTAINERS: tuple[type, ...] = (
-    *OPTIMIZERS,
-    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
-    keras.layers.Layer,
-    keras.metrics.Metric,
-    keras.losses.Loss,
-    keras.optimizers.schedules.LearningRateSchedule,
-    tf.Module,
-    tf.random.Generator,
-    tf.__internal__.tracking.Trackable,
-)
-_GENERATORS: tuple[type, ...] = (
-    tf.random.Generator,
-    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
-)
-# Objects whose hyperparameters may be variables.
-_CONFIGURED: tuple[type, ...] = (*OPTIMIZERS, keras.optimizers.schedules.LearningRateSchedule)
-# Settings that Keras 2 keeps in variables; training never changes them.
-_NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
-# Attribute of an optimizer's class with the sums of gradients between two updates.
-SUMS_OF_GRADIENTS = "_detcore_sums_of_gradients"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +26,7 @@ class NamedVariable:
         group: "weights", "seeds", "metrics", "counters", "optimizer", "hyperparameters",
             "accumulated", "extra" or "functions".
         name: The variable's name in Keras, or its attribute path.
-        variable: The TensorFlow variable.
+        variable: The variable that holds the value.
         is_generator: Whether the variable is the state of a random generator.
     """
 
@@ -102,18 +70,6 @@ def model_variables(model: Any) -> list[NamedVariable]:
     return [item for item in variables.values() if item.group in {"weights", "extra"}]
 
 
-def raw_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable of a Keras 3 variable, and other variables unchanged."""
-    if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
-        return variable.value
-    return variable
-
-
-def read_variable(variable: Any) -> npt.NDArray[Any]:
-    """Return a copy of a TensorFlow variable's value. Strings become an array of bytes objects."""
-    return np.asarray(variable.numpy())
-
-
 def same_name(first_name: str, second_name: str) -> bool:
     """Whether two variable names can mean the same variable.
 
@@ -134,10 +90,9 @@ def _add_variables(variables: dict[int, NamedVariable], group: str, items: Itera
     for item in items:
         if not isinstance(item, NamedVariable):
             name = getattr(item, "path", None) or item.name
-            item = NamedVariable(group, name, raw_variable(item))
+            item = NamedVariable(group, name, backend.get_raw(item))
         if item.group == group:
-            # Wrappers of a variable (mixed precision) share its handle.
-            variables.setdefault(id(item.variable.handle), item)
+            variables.setdefault(backend.get_key(item.variable), item)
 
 
 def _add_model(variables: dict[int, NamedVariable], model: Any) -> list[NamedVariable]:
@@ -146,12 +101,12 @@ def _add_model(variables: dict[int, NamedVariable], model: Any) -> list[NamedVar
     # Metrics, generators and counters come first, because Keras 2 lists some of them as weights.
     for metric in model.metrics:
         _add_variables(variables, "metrics", metric.variables)
-    _add_variables(variables, "seeds", _seed_variables(model))
+    _add_variables(variables, "seeds", backend.list_seeds(model))
     _add_variables(variables, "metrics", walked)
     for name in _COUNTERS:
-        if is_variable(counter := getattr(model, name, None)):
+        if backend.is_variable(counter := getattr(model, name, None)):
             _add_variables(
-                variables, "counters", [NamedVariable("counters", name, raw_variable(counter))]
+                variables, "counters", [NamedVariable("counters", name, backend.get_raw(counter))]
             )
     _add_variables(variables, "counters", walked)
     weights: Sequence[Any] = ()
@@ -159,24 +114,9 @@ def _add_model(variables: dict[int, NamedVariable], model: Any) -> list[NamedVar
         weights = model.weights
     # Keras 2 also lists the vocabularies of preprocessing layers. These are not variables.
     # ``build_model`` creates them, and training does not change them.
-    _add_variables(variables, "weights", filter(is_variable, weights))
+    _add_variables(variables, "weights", filter(backend.is_variable, weights))
     _add_variables(variables, "extra", walked)
     return walked
-
-
-def _seed_variables(model: Any) -> Iterator[Any]:
-    if KERAS_MAJOR == 3:
-        weights = {id(variable) for variable in model.weights}
-        return (v for v in model.variables if id(v) not in weights)
-    return layer_generators(model)
-
-
-def layer_generators(model: Any) -> Iterator[Any]:
-    """Yield the variables that hold the random generators of the layers of a Keras 2 model."""
-    for layer in model._flatten_layers():
-        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
-        if generator is not None:
-            yield generator.state
 
 
 def _walk_attributes(root: Any, group: str) -> Iterator[NamedVariable]:
@@ -197,33 +137,33 @@ def _walk_attributes(root: Any, group: str) -> Iterator[NamedVariable]:
             visited_ids.add(id(value))
             kept_alive.append(value)
             child = f"{path}/{name}" if path else name
-            if is_variable(value):
+            if backend.is_variable(value):
                 yield NamedVariable(
                     _find_group(current, name, group),
                     child,
-                    raw_variable(value),
-                    isinstance(current, _GENERATORS),
+                    backend.get_raw(value),
+                    isinstance(current, backend.generator_types),
                 )
-            elif isinstance(value, OPTIMIZERS):
+            elif isinstance(value, backend.optimizer_types):
                 pending.append((child, value, "optimizer"))
             elif isinstance(value, keras.metrics.Metric):
                 pending.append((child, value, "metrics"))
-            elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
+            elif isinstance(value, (list, tuple, dict, *backend.container_types)):
                 pending.append((child, value, _find_group(current, name, group)))
 
 
 def step_functions(model: Any) -> dict[str, Any]:
     """Return the objects whose functions a training step runs: the losses and the model."""
-    losses = tf.nest.flatten(getattr(model, "loss", None))
+    losses = flatten(getattr(model, "loss", None))
     return {**{f"loss {index}": loss for index, loss in enumerate(losses)}, "model": model}
 
 
 def _walk_functions(model: Any) -> Iterator[NamedVariable]:
     """Yield the global and enclosing variables that the user's loss and step refer to."""
     for path, value in list_function_variables(step_functions(model)):
-        if is_variable(value):
-            yield NamedVariable("functions", path, raw_variable(value))
-        elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
+        if backend.is_variable(value):
+            yield NamedVariable("functions", path, backend.get_raw(value))
+        elif isinstance(value, (list, tuple, dict, *backend.container_types)):
             for item in _walk_attributes(value, "functions"):
                 yield dataclasses.replace(item, group="functions", name=f"{path}/{item.name}")
 
@@ -232,7 +172,9 @@ def _find_group(owner: Any, name: str, group: str) -> str:
     """Return the group of an attribute of an object in `group`."""
     if name in _COUNTERS:
         return "counters"
-    if isinstance(owner, _CONFIGURED):
+    if isinstance(
+        owner, (*backend.optimizer_types, keras.optimizers.schedules.LearningRateSchedule)
+    ):
         # A `LossScaleOptimizer` of Keras 2 lists the variables of its inner optimizer as its own.
         kinds = (type(owner), type(getattr(owner, "inner_optimizer", owner)))
         if any(_is_hyperparameter(kind, name) for kind in kinds):
@@ -265,13 +207,5 @@ def _list_children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(index), child) for index, child in enumerate(value))
         return
     attributes = getattr(value, "__dict__", {})
-    yield from ((name, attributes[name]) for name in sorted(attributes.keys() - _NOT_STATE))
-    if isinstance(value, tf.__internal__.tracking.Trackable):
-        yield from sorted(tf.train.TrackableView.children(value).items())
-
-
-def is_variable(value: Any) -> bool:
-    """Whether a value is a variable of TensorFlow or of Keras 3."""
-    if isinstance(value, tf.Variable):
-        return True
-    return KERAS_MAJOR == 3 and isinstance(value, keras.Variable)
+    yield from ((name, attributes[name]) for name in sorted(attributes.keys() - backend.not_state))
+    yield from backend.list_tracked(value)

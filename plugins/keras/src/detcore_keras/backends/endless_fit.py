@@ -1,4 +1,4 @@
-"""Run one endless ``model.fit`` with a custom train function.
+"""Run one endless ``model.fit`` of TensorFlow with a custom train function.
 
 Keras gets a stand-in dataset that is never read, and a train function that takes batches from a
 `Feed` until the clock's next boundary. detcore can therefore save and restore the position in the
@@ -11,23 +11,26 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from detcore_keras.frameworks import KERAS_MAJOR, tf
+import tensorflow as tf
+
+from detcore_keras.backends.backend import keras_function
 
 # Keras counts each call of the train function as one "step".
 _ENDLESS = 1 << 62
 
 
-def fit_until_stopped(model: Any, train: Callable[[], Mapping[str, float] | None]) -> None:
+def fit_until_stopped(
+    model: Any, train: Callable[[], Mapping[str, float] | None], counter: Any
+) -> None:
     """Run ``model.fit`` until `train` returns None.
 
     Args:
         model: The compiled model.
         train: Trains some batches and returns their metrics, or None to end.
+        counter: Variable that counts the steps of a Keras 2 model, or None. Keras resets it when
+            `fit` begins, but a restored model must continue counting.
     """
     last: Mapping[str, float] = {"loss": 0.0}
-    # Keras 2 counts the steps of a model, and resets the count when `fit` begins. A restored model
-    # must continue counting. Keras 3 has no such variable.
-    counter = getattr(model, "_train_counter", None) if KERAS_MAJOR == 2 else None
     steps_before = None if counter is None else counter.numpy()
 
     def train_function() -> Mapping[str, float]:
@@ -51,16 +54,6 @@ def fit_until_stopped(model: Any, train: Callable[[], Mapping[str, float] | None
             shuffle=False,
         )
     model.stop_training = False
-
-
-def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any], Any]:
-    """Return the function of an iterator that the model's class creates for Keras."""
-    attribute = f"{kind}_function"
-    before = getattr(model, attribute)
-    returned = getattr(type(model), f"make_{kind}_function")(model)
-    function: Callable[[Any], Any] = returned if returned is not None else getattr(model, attribute)
-    setattr(model, attribute, before)  # Keras also sets the attribute
-    return function
 
 
 @contextlib.contextmanager

@@ -1,61 +1,76 @@
-"""Run one training step as a graph, and many of them in one graph execution.
+"""Run one training step as a graph of TensorFlow, and many of them in one graph execution.
 
-`TrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and collects the results of
-each step. The loop runs in TensorFlow's executor instead of Python, which is several times faster
-than one call per batch for small models. The results are the same, bit for bit, because both use
-the same traced step.
+`GraphTrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and collects the
+results of each step. The loop runs in TensorFlow's executor instead of Python, which is several
+times faster than one call per batch for small models. The results are the same, bit for bit,
+because both use the same traced step.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import tensorflow as tf
 
 from detcore.errors import InvalidModelError
-from detcore_keras.data.batches import batch_records
-from detcore_keras.data.feed import RECORD_IDS
-from detcore_keras.distributed.metric_merging import EvaluationOutputs
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.loop.model_setup import build_ahead
-from detcore_keras.state.random_generators import warn_of_unsaved_generators
+from detcore_keras.backends.backend import RECORD_IDS, EvaluationOutputs, test_batches
+from detcore_keras.backends.graph_batches import batch_records, without_optionals
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from detcore_keras.backends.backend import TrainingData
 
-class TrainSteps:
-    """The model's training step, traced once for its data.
+
+class KerasGraphs(Protocol):
+    """The differences between Keras 2 and Keras 3 in graphs; see `TensorFlowBackend`."""
+
+    keras: Any
+
+    def build_ahead(self, model: Any, element_spec: Any) -> None:
+        """Create the variables of the optimizer and the metrics, as the first step would."""
+
+    def trained_as_compiled(self, model: Any) -> contextlib.AbstractContextManager[None]:
+        """Train the variables within the block that Keras trains inside ``fit``."""
+
+    def finish_step(self, model: Any, kind: str, outputs: Any) -> None:
+        """Do what Keras does after a step, in the graph."""
+
+    def convert_step(self, run_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a step as ``tf.function`` should trace it."""
+
+    def warn_of_unsaved_generators(self, graph: Any) -> None:
+        """Warn about random operations in a training step whose state cannot be saved."""
+
+
+class GraphTrainSteps:
+    """The model's training step, traced once for its data; see `detcore_keras.backends.backend`.
 
     Args:
+        graphs: The rules of Keras 2 or Keras 3.
         model: The compiled model.
-        element_spec: Nested ``tf.TypeSpec`` of one batch, ``(x, y)`` or ``(x, y, sample_weight)``.
-        inputs_spec: The specification of a block of inputs; None to infer it from the blocks.
-        fetch: Returns batch `index` (int32 scalar) of a block of inputs, in the graph.
-        weigh: Adds class weights to a batch; see `class_weighted`.
-        split: Splits a fetched batch, in the graph, into extra outputs (such as the ids of its
-            records) and the model's training data; None without extra outputs.
+        data: The training data. `fetch_batch` and `split` run in the graph.
+        class_weight: Factor of the loss for each class, or None.
         may_compile: Whether XLA may compile the step if the model requests it.
     """
 
     def __init__(
         self,
-        *,
+        graphs: KerasGraphs,
         model: Any,
-        element_spec: Any,
-        inputs_spec: Any,
-        fetch: Callable[[Any, Any], Any],
-        weigh: Callable[[Any], Any] | None = None,
-        split: Callable[[Any], tuple[Mapping[str, Any], Any]] | None = None,
+        data: TrainingData,
+        *,
+        class_weight: Mapping[int, float] | None = None,
         may_compile: bool = True,
     ) -> None:
+        self._graphs = graphs
         self._model = model
-        self._element_spec = element_spec
-        self._inputs_spec = inputs_spec
-        self._fetch = fetch
-        self._weigh = weigh
-        self._split = split
-        self._train = _make_step(model, "train", may_compile=may_compile)
+        self._data = data
+        self._weigh = class_weighted(graphs.keras, class_weight) if class_weight else None
+        self._train = _make_step(graphs, model, "train", may_compile=may_compile)
+        self.is_built = not model.run_eagerly
         self._step: Any = None
         self._outputs: Mapping[str, Any] = {}
         self._one: Any = None
@@ -71,29 +86,35 @@ class TrainSteps:
         """
         if self._step is not None or self._model.run_eagerly:
             return
-        with compiled_trainable_state(self._model):
-            build_ahead(self._model, self._element_spec)
+        with self._graphs.trained_as_compiled(self._model):
+            self._graphs.build_ahead(self._model, self._data.element_spec)
             step = tf.function(self._run_step, autograph=False, reduce_retracing=True)
-            concrete = step.get_concrete_function(self._element_spec)
-        warn_of_unsaved_generators([concrete.graph])
+            concrete = step.get_concrete_function(self._data.element_spec)
+        self._graphs.warn_of_unsaved_generators(concrete.graph)
         self._outputs = concrete.structured_outputs
         self._step = step
 
     @property
-    def can_run_many(self) -> bool:
-        """Whether every output has one fixed shape, so that the outputs of many steps stack."""
-        return all(
+    def slow_reason(self) -> str | None:
+        """Why the steps cannot run many at a time: the outputs of many steps must stack."""
+        if not self.is_built:
+            return "the model is compiled with run_eagerly"
+        can_stack = all(
             (name == RECORD_IDS or spec.shape.is_fully_defined())
             for name, spec in self._outputs.items()
         )
+        return None if can_stack else "train_step returns values whose shape changes"
+
+    def settle(self) -> None:
+        """Do nothing: TensorFlow's variables always hold the state."""
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch, and return the results of the step as tensors."""
         if self._model.run_eagerly:
-            return self._run_step(self._fetch(inputs, tf.constant(index)))
+            return self._run_step(self._data.fetch_batch(inputs, tf.constant(index)))
         if self._one is None:
             self._one = self._make_function(
-                lambda inputs, index: self._step(self._fetch(inputs, index))
+                lambda inputs, index: self._step(self._data.fetch_batch(inputs, index))
             )
         result: dict[str, Any] = self._one(inputs, tf.constant(index))
         return result
@@ -114,8 +135,8 @@ class TrainSteps:
     def _run_step(self, data: Any) -> dict[str, Any]:
         """Run the step on a fetched batch. Return its outputs and the extra outputs of `split`."""
         extra: Mapping[str, Any] = {}
-        if self._split is not None:
-            extra, data = self._split(data)
+        if self._data.split is not None:
+            extra, data = self._data.split(data)
         if self._weigh is not None:
             data = self._weigh(data)
         return {**self._train(without_optionals(data)), **extra}
@@ -123,8 +144,9 @@ class TrainSteps:
     def _make_function(self, function: Callable[[Any, Any], Any]) -> Any:
         """Return a graph function of a block and a number, traced once for every batch size."""
         graph_function = tf.function(function, autograph=False, reduce_retracing=True)
-        if self._inputs_spec is not None:  # calls with concrete tensors find this trace
-            graph_function.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
+        spec = self._data.inputs_spec
+        if spec is not None:  # calls with concrete tensors find this trace
+            graph_function.get_concrete_function(spec, tf.TensorSpec((), tf.int32))
         return graph_function
 
     def _loop_steps(self, inputs: Any, count: Any) -> dict[str, Any]:
@@ -139,7 +161,7 @@ class TrainSteps:
         }
 
         def body(index: Any, arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            outputs = self._step(self._fetch(inputs, index))
+            outputs = self._step(self._data.fetch_batch(inputs, index))
             updated_arrays = {name: arrays[name].write(index, outputs[name]) for name in arrays}
             return index + 1, updated_arrays
 
@@ -150,19 +172,18 @@ class TrainSteps:
         }
 
 
-class TestSteps:
-    """The test step of a model, traced once for its data.
+class GraphTestSteps:
+    """The test step of a model, traced once for its data; see `detcore_keras.backends.backend`.
 
     Args:
+        graphs: The rules of Keras 2 or Keras 3.
         model: The compiled model.
         element_spec: Nested ``tf.TypeSpec`` of one batch.
     """
 
-    __test__ = False  # not a pytest test class
-
-    def __init__(self, model: Any, element_spec: Any) -> None:
+    def __init__(self, graphs: KerasGraphs, model: Any, element_spec: Any) -> None:
         self._outputs: Mapping[str, Any] = {}
-        self._step: Any = _make_step(model, "test")
+        self._step: Any = _make_step(graphs, model, "test")
         if model.run_eagerly:
             return
         self._outputs = self._step.get_concrete_function(element_spec).structured_outputs
@@ -180,23 +201,17 @@ class TestSteps:
         count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
         return EvaluationOutputs(outputs if int(count) else {}, int(count), int(records))
 
-    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> EvaluationOutputs:
+    def run_each(
+        self, batches: Iterable[Any], limit: int, callbacks: Sequence[Any]
+    ) -> EvaluationOutputs:
         """Test the same batches one at a time, with the callbacks' batch-level test hooks."""
-        outputs: Mapping[str, Any] = {}
-        count = records = 0
-        for batch in iterator:
-            for callback in callbacks:
-                callback.on_test_batch_begin(count, {})
-            outputs = self._step(batch)
-            records += int(batch_records(batch))
-            for callback in callbacks:
-                callback.on_test_batch_end(
-                    count, {name: value.numpy() for name, value in outputs.items()}
-                )
-            count += 1
-            if count >= limit:
-                break
-        return EvaluationOutputs(outputs, count, records)
+        return test_batches(
+            self._step,
+            lambda batch: int(batch_records(batch)),
+            batches,
+            limit=limit,
+            callbacks=callbacks,
+        )
 
     def _loop_steps(self, iterator: Any, limit: Any) -> Any:
         zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._outputs.items()}
@@ -217,36 +232,7 @@ class TestSteps:
         return count, records, outputs
 
 
-def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
-    """Return why the model's steps cannot run many at a time; None if they can.
-
-    Args:
-        model: The compiled model.
-        has_batch_hooks: Whether a callback needs to be called at each batch.
-    """
-    if model.run_eagerly:
-        return "the model is compiled with run_eagerly"
-    if has_batch_hooks:
-        return "a callback has batch-level hooks"
-    return None
-
-
-@contextlib.contextmanager
-def compiled_trainable_state(model: Any) -> Iterator[None]:
-    """Train the variables that were trainable in ``compile``, as Keras 2 does inside ``fit``."""
-    compiled = getattr(model, "_compiled_trainable_state", None)
-    if KERAS_MAJOR != 2 or not compiled:
-        yield
-        return
-    current = model._get_trainable_state()
-    model._set_trainable_state(compiled)
-    try:
-        yield
-    finally:
-        model._set_trainable_state(current)
-
-
-def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
+def class_weighted(keras: Any, class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
     """Return a graph function that turns class weights into sample weights.
 
     As in Keras, classes are integers or one-hot rows, a class without a weight has weight 1, and
@@ -290,19 +276,9 @@ def flat_tensors(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def without_optionals(data: Any) -> Any:
-    """Replace `tf.experimental.Optional`, a pipeline's None, with None, as Keras 3 does."""
-    if isinstance(data, tf.experimental.Optional):
-        return None
-    if isinstance(data, tuple | list):
-        parts = [without_optionals(part) for part in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    if isinstance(data, dict):
-        return {name: without_optionals(part) for name, part in data.items()}
-    return data
-
-
-def _make_step(model: Any, kind: Literal["train", "test"], *, may_compile: bool = True) -> Any:
+def _make_step(
+    graphs: KerasGraphs, model: Any, kind: Literal["train", "test"], *, may_compile: bool = True
+) -> Any:
     """Return a function that runs a step on a batch, as a graph unless the model runs eagerly.
 
     Raises:
@@ -319,17 +295,12 @@ def _make_step(model: Any, kind: Literal["train", "test"], *, may_compile: bool 
                 "Return a dict such as {'loss': loss}, or the result of self.compute_metrics(...)."
             )
         outputs = flat_tensors(outputs)
-        counter = getattr(model, f"_{kind}_counter", None)
-        if KERAS_MAJOR == 2 and counter is not None:
-            with tf.control_dependencies(tf.nest.flatten(outputs)):
-                counter.assign_add(1)
+        graphs.finish_step(model, kind, outputs)
         return outputs
 
     if model.run_eagerly:
         return run_step
-    if KERAS_MAJOR == 3:
-        # Keras 3 uses the step as written. Keras 2 converts it with AutoGraph.
-        run_step = tf.autograph.experimental.do_not_convert(run_step)
+    step = graphs.convert_step(run_step)
     # Only the step is compiled. XLA cannot compile surrounding operations, such as hashes.
     jit = getattr(model, "jit_compile", None) if may_compile else False
-    return tf.function(run_step, reduce_retracing=True, jit_compile=jit)
+    return tf.function(step, reduce_retracing=True, jit_compile=jit)

@@ -1,0 +1,176 @@
+"""Train and test batch by batch, for back ends whose steps are functions of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidModelError
+from detcore_keras.backends.backend import (
+    Backend,
+    EvaluationOutputs,
+    TrainingData,
+    keras_function,
+    test_batches,
+)
+from detcore_keras.nested import flatten, map_structure
+
+# Runs Keras's function of a step on a batch, and returns the results of the step.
+RunStep: TypeAlias = Callable[[Callable[..., Any], Any], Any]
+
+
+class BatchTrainSteps:
+    """The model's training step; see `detcore_keras.backends.backend`.
+
+    Args:
+        backend: The back end.
+        model: The compiled model.
+        data: The training data.
+        run_step: See `RunStep`.
+        settle: Makes the model's variables hold the state after the last step.
+        class_weight: Factor of the loss for each class, or None.
+    """
+
+    is_built = True
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: Any,
+        data: TrainingData,
+        *,
+        run_step: RunStep,
+        settle: Callable[[], None],
+        class_weight: Mapping[int, float] | None,
+    ) -> None:
+        self._backend = backend
+        self._model = model
+        self._data = data
+        self._run = run_step
+        self.settle = settle
+        self._class_weight = class_weight
+        self._function: Callable[..., Any] | None = None
+        self.slow_reason = f"the {backend.name!r} back end runs each step on its own"
+
+    def trace_step(self) -> None:
+        """Create the variables, as Keras does when ``fit`` begins."""
+        if self._function is None:
+            spec = map_structure(self._make_symbol, self._data.element_spec)
+            self._model._symbolic_build(data_batch=spec)
+            self._function = keras_function(self._model, "train")
+
+    def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
+        """Train on one batch, and return the results of the step as tensors."""
+        assert self._function is not None  # the controller builds the variables first
+        data = self._data.fetch_batch(inputs, index)
+        extra: Mapping[str, Any] = {}
+        if self._data.split is not None:
+            extra, data = self._data.split(data)
+        data = map_structure(self._convert_part, data)
+        if self._class_weight is not None:
+            data = weigh_classes(self._backend.keras, data, self._class_weight)
+        outputs = self._run(self._function, data)
+        return {**flatten_outputs(self._model, "train", outputs), **extra}
+
+    def run_many(self, inputs: Any, count: int) -> dict[str, npt.NDArray[Any]]:
+        """Raise an error, because `slow_reason` is set."""
+        raise NotImplementedError
+
+    def _convert_part(self, part: Any) -> Any:
+        return None if part is None else self._backend.as_batch_part(part)
+
+    def _make_symbol(self, spec: Any) -> Any:
+        if spec is None:
+            return None
+        dtype = self._backend.keras.backend.standardize_dtype(spec.dtype)
+        return self._backend.keras.KerasTensor(tuple(spec.shape), dtype)
+
+
+class BatchTestSteps:
+    """The test step of a model; see `detcore_keras.backends.backend`.
+
+    Args:
+        backend: The back end.
+        model: The compiled model.
+        run_step: See `RunStep`.
+    """
+
+    can_run_all = False
+
+    def __init__(self, backend: Backend, model: Any, run_step: RunStep) -> None:
+        self._backend = backend
+        self._model = model
+        self._run = run_step
+        self._function = keras_function(model, "test")
+
+    def run_all(self, iterator: Any, limit: int) -> EvaluationOutputs:
+        """Raise an error, because `can_run_all` is false."""
+        raise NotImplementedError
+
+    def run_each(
+        self, batches: Iterable[Any], limit: int, callbacks: Sequence[Any]
+    ) -> EvaluationOutputs:
+        """Test batches one at a time, with the callbacks' batch-level test hooks."""
+
+        def run_step(batch: Any) -> Mapping[str, Any]:
+            return flatten_outputs(self._model, "test", self._run(self._function, batch))
+
+        return test_batches(
+            run_step,
+            lambda batch: self._backend.count_records([p for p in flatten(batch) if p is not None]),
+            (map_structure(self._convert_part, batch) for batch in batches),
+            limit=limit,
+            callbacks=callbacks,
+        )
+
+    def _convert_part(self, part: Any) -> Any:
+        return None if part is None else self._backend.as_batch_part(part)
+
+
+def flatten_outputs(model: Any, kind: str, outputs: Any) -> dict[str, Any]:
+    """Flatten the results of a step; Keras reports the parts of a dict by their own names.
+
+    Raises:
+        InvalidModelError: If the results are not a dict.
+    """
+    if not isinstance(outputs, Mapping):
+        raise InvalidModelError(
+            f"{type(model).__name__}.{kind}_step returned {type(outputs).__name__}, not a dict.\n"
+            "Metrics need names.\n"
+            "Return a dict such as {'loss': loss}, or the result of self.compute_metrics(...)."
+        )
+    flat: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten_outputs(model, kind, value))
+        else:
+            flat[name] = value
+    return flat
+
+
+def weigh_classes(keras: Any, data: Any, class_weight: Mapping[int, float]) -> Any:
+    """Turn class weights into sample weights.
+
+    As in Keras, classes are integers or one-hot rows, a class without a weight has weight 1, and
+    existing sample weights are multiplied.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    if not hasattr(y, "shape"):
+        raise InvalidModelError(
+            "class_weight requires a model with one output, but this model's targets are "
+            f"{type(y).__name__}.\nReturn sample weights with the data instead."
+        )
+    targets = keras.ops.convert_to_numpy(y)
+    if targets.ndim >= 2 and targets.shape[-1] != 1:
+        labels = targets.argmax(axis=-1)
+    else:
+        labels = np.round(targets[..., 0] if targets.ndim >= 2 else targets).astype(np.int64)
+    weights = np.ones(labels.shape, keras.config.floatx())
+    for label, factor in class_weight.items():
+        weights[labels == label] = factor
+    if sample_weight is not None:
+        weights *= keras.ops.convert_to_numpy(sample_weight).reshape(weights.shape)
+    return x, y, weights

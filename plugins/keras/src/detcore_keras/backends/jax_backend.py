@@ -1,0 +1,128 @@
+"""Keras 3 on JAX."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from detcore.errors import InvalidModelError
+from detcore_keras.backends.backend import Backend, TrainingData
+from detcore_keras.backends.batch_steps import BatchTestSteps, BatchTrainSteps
+
+_logger = logging.getLogger("detcore.keras")
+
+_DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
+# The parts of the state that a training step and a test step receive and return.
+_TRAIN_PARTS = (
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
+_TEST_PARTS = ("trainable_variables", "non_trainable_variables", "metrics_variables")
+
+
+class JaxBackend(Backend):
+    """Keras 3 on JAX: a step is a pure function of the state and a batch.
+
+    As inside Keras's ``fit``, the state is between two steps outside the variables. Callbacks that
+    read ``self.model`` move it into the variables, and so does the end of each unit of training.
+    """
+
+    name = "jax"
+    step_arguments = ("state", "data")
+
+    def fix_operations(self, deterministic: bool | None) -> None:
+        """Make operations deterministic on a GPU; on a CPU, they are."""
+        if deterministic:
+            flags = os.environ.get("XLA_FLAGS", "")
+            os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC_FLAG}".strip()
+        elif deterministic is None and jax.default_backend() != "cpu":
+            _logger.info(
+                "operations are not deterministic on a GPU, so a resumed run may differ in the "
+                "last bits. To fix their order, set reproducibility.deterministic_ops: true"
+            )
+
+    def describe_machine(self) -> dict[str, int]:
+        """Return numbers that may change the last bits of results."""
+        count = jax.device_count() if jax.default_backend() == "gpu" else 0
+        return {"threads": os.cpu_count() or 0, "gpu": count}
+
+    def compiles_steps(self, model: Any) -> bool:
+        """Whether a step reads Python's variables only when it is compiled."""
+        return bool(model.jit_compile) and not model.run_eagerly
+
+    def make_train_steps(
+        self,
+        model: Any,
+        data: TrainingData,
+        *,
+        class_weight: Mapping[int, float] | None,
+        may_compile: bool,
+    ) -> BatchTrainSteps:
+        """Return the training step."""
+        return BatchTrainSteps(
+            self,
+            model,
+            data,
+            run_step=lambda function, batch: _run_step(model, "train", function, batch),
+            settle=model.jax_state_sync,
+            class_weight=class_weight,
+        )
+
+    def make_test_steps(self, model: Any, element_spec: Any) -> BatchTestSteps:
+        """Return the test step."""
+        return BatchTestSteps(
+            self, model, lambda function, batch: _run_step(model, "test", function, batch)
+        )
+
+    def fit(self, model: Any, train: Callable[[], Mapping[str, float] | None]) -> None:
+        """Call `train` until it returns None."""
+        model.stop_training = False
+        model.reset_metrics()
+        try:
+            while train() is not None:
+                pass
+        finally:
+            model.jax_state_sync()
+            model._jax_state = None
+
+    def evaluate(self, model: Any, test: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Call `test` with fresh metrics, and return the metrics."""
+        model.jax_state_sync()
+        model.reset_metrics()
+        outputs = test()
+        model.jax_state_sync()
+        metrics: Mapping[str, Any] = model._get_metrics_result_or_logs(outputs)
+        return {name: np.asarray(value) for name, value in metrics.items()}
+
+
+def _run_step(model: Any, kind: str, function: Callable[..., Any], batch: Any) -> Any:
+    """Run a step on the state of the model, and return its results.
+
+    Raises:
+        InvalidModelError: If the step does not return its results and the state.
+    """
+    parts = _TRAIN_PARTS if kind == "train" else _TEST_PARTS
+    if model._jax_state_synced or not model._jax_state:
+        # A callback may have changed the variables.
+        state = model._get_jax_state(**dict.fromkeys(parts, True))
+    else:
+        state = tuple(model._jax_state[part] for part in parts)
+    result = function(state, iter([batch]))
+    if not (isinstance(result, tuple) and len(result) == 2 and len(result[1]) == len(parts)):
+        raise InvalidModelError(
+            f"{type(model).__name__}.{kind}_step returned {type(result).__name__}, not a pair of "
+            f"its results and the state.\n"
+            f"On JAX, return (logs, state), where state has {len(parts)} lists: {', '.join(parts)}."
+        )
+    outputs, new_state = result
+    # Bypasses Keras's tracking, which would copy the lists at each step.
+    state_by_part = dict(zip(parts, new_state, strict=True))
+    vars(model).update(_jax_state=state_by_part, _jax_state_synced=False)
+    return outputs

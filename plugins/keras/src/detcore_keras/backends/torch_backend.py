@@ -1,0 +1,141 @@
+"""Keras 3 on PyTorch."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from detcore_keras.backends.backend import Backend, TrainingData
+from detcore_keras.backends.batch_steps import BatchTestSteps, BatchTrainSteps
+
+_logger = logging.getLogger("detcore.keras")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _DeviceGenerator:
+    """The random generator of PyTorch on a device, such as the one that ``Dropout`` draws from."""
+
+    get_state: Callable[[], Any]
+    set_state: Callable[[Any], None]
+
+    def numpy(self) -> npt.NDArray[np.uint8]:
+        state: npt.NDArray[np.uint8] = self.get_state().numpy()
+        return state
+
+    def assign(self, value: npt.NDArray[np.uint8]) -> None:
+        self.set_state(torch.from_numpy(value))
+
+
+class TorchBackend(Backend):
+    """Keras 3 on PyTorch: steps run eagerly, and change the variables."""
+
+    name = "torch"
+
+    def prepare_devices(self, local_rank: int) -> None:
+        """Choose the GPU of this worker."""
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local_rank % torch.cuda.device_count())
+
+    def fix_operations(self, deterministic: bool | None) -> None:
+        """Make operations deterministic; None: only on a CPU.
+
+        On a CPU, one thread runs each operation, because the number of threads determines the order
+        of its additions.
+        """
+        has_gpu = torch.cuda.is_available()
+        if deterministic is not False and not has_gpu:
+            torch.set_num_threads(1)
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+        elif deterministic is None and not has_gpu:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        elif has_gpu:
+            _logger.info(
+                "operations are not deterministic on a GPU, so a resumed run may differ in the "
+                "last bits. To fix their order, set reproducibility.deterministic_ops: true"
+            )
+
+    def describe_machine(self) -> dict[str, int]:
+        """Return numbers that may change the last bits of results."""
+        return {"threads": torch.get_num_threads(), "gpu": torch.cuda.device_count()}
+
+    def find_generators(self) -> dict[str, Any]:
+        """Return PyTorch's generators of the CPU and of the GPUs."""
+        generators = {"torch": _DeviceGenerator(torch.get_rng_state, torch.set_rng_state)}
+        for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
+            generator = torch.cuda.default_generators[index]
+            generators[f"torch.cuda:{index}"] = _DeviceGenerator(
+                generator.get_state, generator.set_state
+            )
+        return generators
+
+    def compiles_steps(self, model: Any) -> bool:
+        """Whether a step reads Python's variables only when it is compiled."""
+        return bool(model.jit_compile) and not model.run_eagerly
+
+    def as_batch_part(self, part: Any) -> Any:
+        """Return a tensor of PyTorch, on the device of the model."""
+        array = super().as_batch_part(part)
+        return None if array is None else self.keras.ops.convert_to_tensor(array)
+
+    def make_train_steps(
+        self,
+        model: Any,
+        data: TrainingData,
+        *,
+        class_weight: Mapping[int, float] | None,
+        may_compile: bool,
+    ) -> BatchTrainSteps:
+        """Return the training step."""
+        return BatchTrainSteps(
+            self,
+            model,
+            data,
+            run_step=_run_step,
+            settle=lambda: None,
+            class_weight=class_weight,
+        )
+
+    def make_test_steps(self, model: Any, element_spec: Any) -> BatchTestSteps:
+        """Return the test step."""
+        return BatchTestSteps(self, model, _run_step)
+
+    def fit(self, model: Any, train: Callable[[], Mapping[str, float] | None]) -> None:
+        """Call `train` in PyTorch's training mode, until it returns None."""
+        model.stop_training = False
+        model.reset_metrics()
+        model.train()
+        try:
+            while train() is not None:
+                pass
+        finally:
+            model.eval()
+
+    def evaluate(self, model: Any, test: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Call `test` in PyTorch's evaluation mode, with fresh metrics. Return the metrics."""
+        is_training = model.training
+        model.eval()
+        try:
+            model.reset_metrics()
+            metrics = model._get_metrics_result_or_logs(test())
+        finally:
+            model.train(is_training)
+        convert = self.keras.ops.convert_to_numpy
+        return {name: convert(value) for name, value in metrics.items()}
+
+
+def _run_step(function: Callable[..., Any], batch: Any) -> Any:
+    """Run a step, and return its results without their gradients."""
+    outputs = function([batch])
+    if not isinstance(outputs, Mapping):
+        return outputs
+    return {
+        name: value.detach() if isinstance(value, torch.Tensor) else value
+        for name, value in outputs.items()
+    }

@@ -1,0 +1,264 @@
+"""Models, steps and settings of every kind resume exactly on the back end of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fakes import (
+    DATA,
+    MODELS,
+    FakeClock,
+    SmallTrial,
+    fingerprint,
+    functional,
+    make_context,
+    records,
+    seed_everything,
+)
+from resume_checks import check_resumes, run_trial
+
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError, InvalidModelError
+from detcore.trial import PrepareOptions
+from detcore_keras import load_weights_from_checkpoint_path
+from detcore_keras.frameworks import backend, keras
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.worker_setup import prepare_worker
+
+is_tensorflow = backend.name == "tensorflow"
+
+
+class Reader(keras.callbacks.Callback):  # type: ignore[misc]
+    """Reads and changes the model during an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.sums.append(float(np.sum(self.model.get_weights()[0])))
+        if batch == 2:
+            bias = self.model.layers[-1].bias
+            bias.assign(bias + 0.5)
+
+
+class GraphStep(keras.Model):  # type: ignore[misc]
+    """A step in the signature of TensorFlow, which accumulates a second metric."""
+
+    def train_step(self, data: Any) -> Any:
+        return {**super().train_step(data), "twice": 2.0 * self.metrics[0].result()}
+
+
+class StatelessStep(keras.Model):  # type: ignore[misc]
+    """The same step in the signature of JAX."""
+
+    def train_step(self, state: Any, data: Any) -> Any:
+        logs, state = super().train_step(state, data)
+        return {**logs, "twice": 2.0 * logs["loss"]}, state
+
+
+class TorchStep(keras.Model):  # type: ignore[misc]
+    """The same step in the signature of PyTorch."""
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        return {**logs, "twice": 2.0 * logs["loss"]}
+
+
+STEPS: dict[str, type] = {"tensorflow": GraphStep, "jax": StatelessStep, "torch": TorchStep}
+
+
+def with_class(kind: type) -> Callable[[], Any]:
+    """Return a function that builds the functional model as an instance of a class."""
+
+    def build() -> Any:
+        model = functional()
+        return kind(model.inputs, model.outputs)
+
+    return build
+
+
+def two_inputs() -> Any:
+    first, second = keras.Input((4,), name="first"), keras.Input((2,), name="second")
+    joined = keras.layers.Concatenate()([first, second])
+    hidden = keras.layers.Dropout(0.2)(keras.layers.Dense(6, activation="relu")(joined))
+    outputs = {"label": keras.layers.Dense(3)(hidden), "size": keras.layers.Dense(1)(hidden)}
+    return keras.Model({"first": first, "second": second}, outputs)
+
+
+def two_targets(context: Any, training: bool) -> Any:
+    x, y = records()
+    targets = {"label": y, "size": x[:, :1]}
+    return {"first": x[:, :4], "second": x[:, 4:]}, targets
+
+
+@pytest.mark.parametrize("data_kind", ["arrays", "weighted", "augmented", "adapter"])
+def test_data_kind_resumes_exactly(tmp_path: Path, data_kind: str) -> None:
+    check_resumes(tmp_path, False, data_kind=data_kind)
+
+
+@pytest.mark.parametrize("model_kind", ["sequential", "subclassed"])
+def test_lazily_built_model_resumes_exactly(tmp_path: Path, model_kind: str) -> None:
+    check_resumes(tmp_path, False, model_kind=model_kind)
+
+
+def test_eager_model_resumes_exactly(tmp_path: Path) -> None:
+    check_resumes(tmp_path, False, compile_options={"run_eagerly": True})
+
+
+def test_own_train_step_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "own step", with_class(STEPS[backend.name]))
+    check_resumes(tmp_path, False, model_kind="own step")
+    _, clock = run_trial(tmp_path, until=3, model_kind="own step")
+    assert clock.batches[0]["twice"] == pytest.approx(2 * clock.batches[0]["loss"])
+
+
+def test_several_inputs_and_outputs_resume_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "two", two_inputs)
+    monkeypatch.setitem(DATA, "two", two_targets)
+    label = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"loss": {"label": label, "size": "mse"}, "metrics": {"label": ["accuracy"]}}
+    check_resumes(tmp_path, False, model_kind="two", data_kind="two", compile_options=options)
+
+
+@pytest.fixture
+def mixed_precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    keras.mixed_precision.set_global_policy(request.param)
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("mixed_precision", ["mixed_float16", "mixed_bfloat16"], indirect=True)
+@pytest.mark.usefixtures("mixed_precision")
+def test_mixed_precision_resumes_exactly(tmp_path: Path) -> None:
+    check_resumes(tmp_path, False)
+
+
+def test_callbacks_see_and_change_the_model(tmp_path: Path) -> None:
+    one, other = Reader(), Reader()
+    uninterrupted, _ = run_trial(tmp_path, until=14, save_to=tmp_path / "saved", callbacks=[one])
+    resumed, _ = run_trial(
+        tmp_path, until=14, resume=tmp_path / "saved" / "step-6", step=6, callbacks=[other]
+    )
+    assert other.sums == one.sums
+    assert len({round(value, 6) for value in one.sums}) == 14
+    assert [a.tobytes() for a in fingerprint(uninterrupted)] == [
+        a.tobytes() for a in fingerprint(resumed)
+    ]
+
+
+def test_class_weights_equal_sample_weights(tmp_path: Path) -> None:
+    factors = {0: 0.5, 1: 2.0}
+
+    def weighted(context: Any, training: bool) -> Any:
+        x, y = records()
+        return x, y, np.array([factors.get(int(label), 1.0) for label in y], "float32")
+
+    ends = []
+    for data, options in ((DATA["arrays"], {"class_weight": factors}), (weighted, {})):
+        seed_everything()
+        context = make_context(tmp_path)
+        context.configure_fit(**options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(DATA, "arrays", data)
+            controller = KerasController(SmallTrial(context), context)
+            controller.run(FakeClock(controller, until=5))
+        ends.append(fingerprint(controller))
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def without_dropout() -> Any:
+    """Return a model without random numbers."""
+    layers = [keras.layers.Dense(7), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def test_training_equals_fit_of_keras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if backend.name == "torch":
+        # Keras reads data with PyTorch's loaders, which draw from the generator of Dropout.
+        monkeypatch.setitem(MODELS, "functional", without_dropout)
+    seed_everything()
+    context = make_context(tmp_path)
+    context.configure_fit(shuffle=False)
+    controller = KerasController(SmallTrial(context), context)
+    clock = FakeClock(controller, until=14, unit=7, validate_every=7)
+    controller.run(clock)
+
+    seed_everything()
+    model = SmallTrial(make_context(tmp_path)).build_model()
+    history = model.fit(
+        *records(), batch_size=8, epochs=2, shuffle=False, verbose=0, validation_data=records()
+    ).history
+    for one, other in zip(controller._model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [metrics["loss"] for _, metrics in clock.training] == history["loss"]
+    assert [m["val_accuracy"] for _, m in clock.validations] == history["val_accuracy"]
+
+
+class WrongStep(keras.Model):  # type: ignore[misc]
+    """A step in the signature of another back end."""
+
+    def train_step(self, state: Any, data: Any, more: Any) -> Any:
+        raise AssertionError
+
+
+def test_train_step_of_wrong_signature_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "wrong", with_class(WrongStep))
+    with pytest.raises(InvalidModelError, match=rf"cannot be called on the '{backend.name}' back"):
+        run_trial(tmp_path, until=3, model_kind="wrong")
+
+
+def test_checkpoint_of_another_back_end_is_refused(tmp_path: Path) -> None:
+    uninterrupted, _ = run_trial(tmp_path, until=6, save_to=tmp_path)
+    record = json.loads((tmp_path / "step-6" / "variables.json").read_text())
+    record["backend"] = "other"
+    (tmp_path / "step-6" / "variables.json").write_text(json.dumps(record))
+    with pytest.raises(InvalidCheckpointError, match="KERAS_BACKEND=other"):
+        run_trial(tmp_path, until=12, resume=tmp_path / "step-6", step=6)
+    model = load_weights_from_checkpoint_path(tmp_path / "step-6", functional())
+    for one, other in zip(uninterrupted._model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(is_tensorflow, reason="TensorFlow trains on several workers")
+def test_several_workers_are_refused(tmp_path: Path) -> None:
+    options = dataclasses.replace(PrepareOptions(seed=1), rank=0, world_size=2)
+    with pytest.raises(InvalidExperimentError, match=r"in one worker.*\n.*\n.*KERAS_BACKEND="):
+        prepare_worker(options)
+    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
+    with pytest.raises(InvalidExperimentError, match="gradient_accumulation_steps"):
+        KerasController(SmallTrial(context), context)
+
+
+MISSING = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), "absent")
+
+
+@pytest.mark.skipif(backend.keras_major == 2, reason="Keras 2 ignores KERAS_BACKEND")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("absent", "Set KERAS_BACKEND to one of these"), (MISSING, "pip install")],
+)
+def test_unusable_back_end_is_named_with_its_remedy(name: str, remedy: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", "import detcore_keras.frameworks"],
+        env={"KERAS_BACKEND": name},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert repr(name) in finished.stderr or f": {name}" in finished.stderr
+    assert remedy in finished.stderr or name == "absent"
