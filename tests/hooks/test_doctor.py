@@ -360,8 +360,8 @@ def test_unknown_names_in_variables_are_reported(
     result = run_detcore("plugins", "doctor", sites=[tmp_path], variables={variable: value})
     line = next(line for line in result.stdout.splitlines() if line.startswith(variable))
     installed = (
-        "determined", "horovod", "keras", "optuna", "registry", "remote", "replay", "report",
-        "server", "storage", "testing",
+        "determined", "horovod", "keras", "optuna", "replay", "report", "server", "slurm",
+        "storage", "testing",
     )  # fmt: skip
     for name in installed:
         line = line.replace(f"{name}, ", "").replace(f", {name}", "")

@@ -31,13 +31,13 @@ def _copy(path: Path, target: Path) -> None:
 def test_all_distributions_get_the_version(copy: Path) -> None:
     set_version(copy, "3.4.5")
     contents = [path.read_text() for path in copy.rglob("pyproject.toml")]
-    assert len(contents) == 13
+    assert len(contents) == 14
     for content in contents:
         assert 'version = "3.4.5"' in content
         for requirement in re.findall(r'"detcore[a-z-]*[<>=].*?"', content):
             assert requirement.endswith('>=3.4,<3.5"')
     modules = [*copy.rglob("__init__.py"), copy / "src/detcore/version.py"]
-    assert len([path for path in modules if '"3.4.5"' in path.read_text()]) == 13
+    assert len([path for path in modules if '"3.4.5"' in path.read_text()]) == 14
 
 
 def test_invalid_version_changes_nothing(copy: Path) -> None:

@@ -52,6 +52,9 @@ def members_of(module: Module, name: str, depth: int = 0) -> set[str]:
             for base in node.bases:
                 result |= members_of(module, ast.unparse(base).partition("[")[0], depth + 1)
             return result
+        # Another name of a class.
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return members_of(module, ast.unparse(node.value), depth + 1)
     for found_import in module.imports:
         if found_import.name == name and found_import.module in MODULE_SOURCES and depth < 20:
             return members_of(MODULE_SOURCES[found_import.module], name, depth + 1)

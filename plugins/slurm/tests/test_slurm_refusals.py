@@ -44,7 +44,7 @@ def test_missing_slurm_is_reported(tmp_path: Path) -> None:
         detcore._variables["PATH"] = "/nowhere"
         failed = detcore("run", detcore.config(launcher={"name": "slurm"}), MODEL_DIR)
     assert failed.code == 1
-    assert "sbatch was not found: Slurm is not installed on this machine" in failed.output
+    assert "sinfo was not found: Slurm is not installed on this machine" in failed.output
     assert "--launcher local" in failed.output
 
 
