@@ -331,11 +331,11 @@ def torch(session: nox.Session) -> None:
             "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
             "tests/benchmarks", "plugins/keras/tests/test_backends.py", *session.posargs,
         )  # fmt: skip
-        for backend in ("jax", "torch"):
+        for index, backend in enumerate(("jax", "torch")):
             run_tests(
                 session, f"keras-{backend}", *PARALLEL,
-                "plugins/keras/tests/test_backend_models.py", *session.posargs,
-                env={"KERAS_BACKEND": backend},
+                "plugins/keras/tests/test_backend_models.py", half_option(session, index),
+                *session.posargs, env={"KERAS_BACKEND": backend},
             )  # fmt: skip
 
 

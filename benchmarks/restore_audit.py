@@ -24,7 +24,7 @@ from _report import parse_options, print_table, with_quartiles
 from _trial_setup import BenchmarkClock, make_setup
 from torch.nn import functional
 
-from detcore.checkpoint.restore_audit import audited, check_restored
+from detcore.checkpoint.restore_audit import audited, check_restored, read_audit
 from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
 from detcore_torch.pytorch_controller import TorchController
 
@@ -97,7 +97,7 @@ def list_work(controller: Any, folder: Path) -> dict[str, tuple[Callable[[Path],
     audited(controller, controller.save)(folder)
 
     def check(_: Path) -> None:
-        if not check_restored(controller, folder, reaction="fail"):
+        if not check_restored(controller, read_audit(folder), reaction="fail"):
             raise SystemExit("nothing was compared")
 
     def restore(_: Path) -> None:
