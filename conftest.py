@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--half", default="all", choices=("all", "0/2", "1/2"),
-        help="the half of a plugin's tests that 'nox -s tests' runs with this TensorFlow",
+        help="the half of a plugin's tests that 'nox -s tests' runs in this session",
     )  # fmt: skip
     group.addoption("--cold", action="store_true", help="start all processes as users do")
     group.addoption("--durations-file", help="append how long each test took, as lines of JSON")

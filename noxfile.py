@@ -182,7 +182,7 @@ def temporary_directory() -> Iterator[str]:
 
 
 def half_option(session: nox.Session, index: int) -> str:
-    """Return the option that splits the tests of a plugin between two versions of TensorFlow.
+    """Return the option that splits the tests of a plugin between two TensorFlows or back ends.
 
     ``nox -s tests`` runs each test with one of them, and ``nox -s soak`` with the other.
     """
