@@ -39,6 +39,7 @@ def test_search_finds_good_hyperparameters(detcore: Detcore) -> None:
     assert best >= 0.97
 
 
+@pytest.mark.soak
 def test_language_model_beats_character_frequencies(detcore: Detcore) -> None:
     finished = run_example(detcore, "language_torch")
     assert finished.code == 0, finished.stderr

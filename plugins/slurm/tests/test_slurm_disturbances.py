@@ -132,6 +132,7 @@ def test_detached_run_outlives_its_terminal(
     assert detcore.state()["toy.json"] == expected
 
 
+@pytest.mark.soak
 def test_job_is_submitted_when_controller_returns(
     detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
 ) -> None:

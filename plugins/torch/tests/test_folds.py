@@ -15,14 +15,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "folds.py"
 
 @pytest.mark.cold
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "case",
-    [
-        "accelerate",
-        pytest.param("lightning", marks=pytest.mark.soak),
-        pytest.param("trainer", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["accelerate", "lightning", "trainer"])
 def test_each_fold_resumes_its_run(case: str, tmp_path: Path) -> None:
     def run(folder: str, kill_at: str = "") -> list[str]:
         (tmp_path / folder).mkdir(exist_ok=True)
