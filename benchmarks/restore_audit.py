@@ -121,9 +121,9 @@ def measure(label: str, size: tuple[int, int], rounds: int, folder: Path) -> lis
     saved.mkdir()
     work = list_work(controller, saved)
     times: dict[str, list[float]] = {name: [] for name in work}
-    numbers = itertools.count()
+    numbers, draw = itertools.count(), random.Random(1)  # the state has the global generator
     for number in range(rounds + 1):  # the first round allocates
-        for name in random.sample(list(work), len(work)):
+        for name in draw.sample(list(work), len(work)):
             with tempfile.TemporaryDirectory(prefix=f"{next(numbers)}-", dir=folder) as empty:
                 began = time.process_time()
                 for function in work[name]:
