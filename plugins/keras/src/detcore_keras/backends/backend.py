@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -187,6 +188,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def fix_operations(self, deterministic: bool | None) -> None:
         """Make operations deterministic; None: only on a CPU."""
+
+    def log_nondeterminism(self) -> None:
+        """Say that the operations of a GPU are not deterministic."""
+        logging.getLogger("detcore.keras").info(
+            "operations are not deterministic on a GPU, so a resumed run may differ in the last "
+            "bits. To fix their order, set reproducibility.deterministic_ops: true"
+        )
 
     @abc.abstractmethod
     def describe_machine(self) -> dict[str, int]:
@@ -380,9 +388,9 @@ class Backend(abc.ABC):
 
     # -- training ---------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def compiles_steps(self, model: Any) -> bool:
         """Whether a step reads Python's variables only when it is compiled."""
+        return bool(model.jit_compile) and not model.run_eagerly
 
     @abc.abstractmethod
     def make_train_steps(

@@ -69,7 +69,7 @@ class BatchTrainSteps:
         extra: Mapping[str, Any] = {}
         if self._data.split is not None:
             extra, data = self._data.split(data)
-        data = map_structure(self._convert_part, data)
+        data = convert_batch(self._backend, data)
         if self._class_weight is not None:
             data = weigh_classes(self._backend.keras, data, self._class_weight)
         outputs = self._run(self._function, data)
@@ -78,9 +78,6 @@ class BatchTrainSteps:
     def run_many(self, inputs: Any, count: int) -> dict[str, npt.NDArray[Any]]:
         """Raise an error, because `slow_reason` is set."""
         raise NotImplementedError
-
-    def _convert_part(self, part: Any) -> Any:
-        return None if part is None else self._backend.as_batch_part(part)
 
     def _make_symbol(self, spec: Any) -> Any:
         if spec is None:
@@ -121,13 +118,15 @@ class BatchTestSteps:
         return test_batches(
             run_step,
             lambda batch: self._backend.count_records([p for p in flatten(batch) if p is not None]),
-            (map_structure(self._convert_part, batch) for batch in batches),
+            (convert_batch(self._backend, batch) for batch in batches),
             limit=limit,
             callbacks=callbacks,
         )
 
-    def _convert_part(self, part: Any) -> Any:
-        return None if part is None else self._backend.as_batch_part(part)
+
+def convert_batch(backend: Backend, batch: Any) -> Any:
+    """Return a batch with the parts that a step of the back end takes."""
+    return map_structure(lambda part: None if part is None else backend.as_batch_part(part), batch)
 
 
 def flatten_outputs(model: Any, kind: str, outputs: Any) -> dict[str, Any]:

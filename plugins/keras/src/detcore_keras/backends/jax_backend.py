@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,8 +12,6 @@ import numpy as np
 from detcore.errors import InvalidModelError
 from detcore_keras.backends.backend import Backend, TrainingData
 from detcore_keras.backends.batch_steps import BatchTestSteps, BatchTrainSteps
-
-_logger = logging.getLogger("detcore.keras")
 
 _DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
 # The parts of the state that a training step and a test step receive and return.
@@ -43,19 +40,12 @@ class JaxBackend(Backend):
             flags = os.environ.get("XLA_FLAGS", "")
             os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC_FLAG}".strip()
         elif deterministic is None and jax.default_backend() != "cpu":
-            _logger.info(
-                "operations are not deterministic on a GPU, so a resumed run may differ in the "
-                "last bits. To fix their order, set reproducibility.deterministic_ops: true"
-            )
+            self.log_nondeterminism()
 
     def describe_machine(self) -> dict[str, int]:
         """Return numbers that may change the last bits of results."""
         count = jax.device_count() if jax.default_backend() == "gpu" else 0
         return {"threads": os.cpu_count() or 0, "gpu": count}
-
-    def compiles_steps(self, model: Any) -> bool:
-        """Whether a step reads Python's variables only when it is compiled."""
-        return bool(model.jit_compile) and not model.run_eagerly
 
     def make_train_steps(
         self,

@@ -124,10 +124,7 @@ class TensorFlowBackend(Backend):
         if deterministic or (deterministic is None and not has_gpu):
             tf.config.experimental.enable_op_determinism()
         elif has_gpu:
-            _logger.info(
-                "operations are not deterministic on a GPU, so a resumed run may differ in the "
-                "last bits. To fix their order, set reproducibility.deterministic_ops: true"
-            )
+            self.log_nondeterminism()
 
     def describe_machine(self) -> dict[str, int]:
         """Return numbers that may change the last bits of results."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,8 +12,6 @@ import torch
 
 from detcore_keras.backends.backend import Backend, TrainingData
 from detcore_keras.backends.batch_steps import BatchTestSteps, BatchTrainSteps
-
-_logger = logging.getLogger("detcore.keras")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,10 +53,7 @@ class TorchBackend(Backend):
         elif deterministic is None and not has_gpu:
             torch.use_deterministic_algorithms(True, warn_only=True)
         elif has_gpu:
-            _logger.info(
-                "operations are not deterministic on a GPU, so a resumed run may differ in the "
-                "last bits. To fix their order, set reproducibility.deterministic_ops: true"
-            )
+            self.log_nondeterminism()
 
     def describe_machine(self) -> dict[str, int]:
         """Return numbers that may change the last bits of results."""
@@ -74,10 +68,6 @@ class TorchBackend(Backend):
                 generator.get_state, generator.set_state
             )
         return generators
-
-    def compiles_steps(self, model: Any) -> bool:
-        """Whether a step reads Python's variables only when it is compiled."""
-        return bool(model.jit_compile) and not model.run_eagerly
 
     def as_batch_part(self, part: Any) -> Any:
         """Return a tensor of PyTorch, on the device of the model."""
