@@ -134,10 +134,9 @@ def test_exact_trial_is_exact(checks: Checks) -> None:
     assert len(result["kills"]) == 3
     *resumes, counts = result["compared"]
     starts = [int(match[1]) for line in resumes if (match := re.search(r"batch (\d+);", line))]
-    # The first checkpoint, a checkpoint within the second epoch, and the end of this epoch.
-    assert starts[0] == 3
-    assert 12 < starts[1] < 24
-    assert starts[2] == 24
+    # The first checkpoint, a checkpoint within the second epoch, and the end of this epoch. On a
+    # busy machine, a kill can come after a later checkpoint.
+    assert 3 <= starts[0] < 12 < starts[1] <= 24 <= starts[2] <= 27
     assert all("identical" in line for line in resumes)
     assert counts == ("compared 30 steps, 33 reports and 10 checkpoints with 3 parts of the state")
 
