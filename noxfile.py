@@ -156,13 +156,15 @@ def run_tests(
 
 
 @contextlib.contextmanager
-def run_tests_in_background(session: nox.Session, name: str, *arguments: str) -> Iterator[None]:
+def run_tests_in_background(
+    session: nox.Session, name: str, *arguments: str, env: dict[str, str] | None = None
+) -> Iterator[None]:
     """Run tests concurrently with the block, and print their output at its end."""
     path = LOGS / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("wb") as log, ThreadPoolExecutor(max_workers=1) as pool:
-            running = pool.submit(run_tests, session, name, *arguments, log=log)
+            running = pool.submit(run_tests, session, name, *arguments, env=env, log=log)
             yield
             running.result()
     finally:
@@ -308,12 +310,14 @@ def bare(session: nox.Session) -> None:
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
     install_locked(session, "bare", *FRAMEWORK_FREE, *OPTUNA)
-    run_tests(
-        session, "bare", *PARALLEL, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
-        "plugins/report/tests", "plugins/server/tests", "plugins/slurm/tests",
-        *(f"--ignore={folder}" for folder in FRAMEWORK_TESTS), *session.posargs,
-    )  # fmt: skip
+    # These tests share one cluster and wait for it most of the time.
+    with run_tests_in_background(session, "slurm", "plugins/slurm/tests", *session.posargs):
+        run_tests(
+            session, "bare", *PARALLEL, "tests", "plugins/storage/tests", "plugins/testing/tests",
+            "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
+            "plugins/report/tests", "plugins/server/tests",
+            *(f"--ignore={folder}" for folder in FRAMEWORK_TESTS), *session.posargs,
+        )  # fmt: skip
 
 
 @nox.session
@@ -321,22 +325,22 @@ def torch(session: nox.Session) -> None:
     """Test PyTorch trials, Keras on JAX and PyTorch, Ray clusters, loops and example plugins."""
     install_locked(session, "torch", *FRAMEWORK_FREE, *KERAS, *RAY, *TORCH)
     install_pytorch(session)
-    # Each test file of Ray starts a cluster and waits for it most of the time.
-    with run_tests_in_background(
-        session, "ray", "--numprocesses=2", "--dist=loadfile", "plugins/ray/tests",
-        "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
-    ):  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        # Each test file of Ray starts a cluster and waits for it most of the time.
+        stack.enter_context(run_tests_in_background(
+            session, "ray", "--numprocesses=2", "--dist=loadfile", "plugins/ray/tests",
+            "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
+        ))  # fmt: skip
+        for index, backend in enumerate(("jax", "torch")):
+            stack.enter_context(run_tests_in_background(
+                session, f"keras-{backend}", "plugins/keras/tests/test_backend_models.py",
+                half_option(session, index), *session.posargs, env={"KERAS_BACKEND": backend},
+            ))  # fmt: skip
         run_tests(
             session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
             "tests/corpus", "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py",
             "tests/benchmarks", "plugins/keras/tests/test_backends.py", *session.posargs,
         )  # fmt: skip
-        for index, backend in enumerate(("jax", "torch")):
-            run_tests(
-                session, f"keras-{backend}", *PARALLEL,
-                "plugins/keras/tests/test_backend_models.py", half_option(session, index),
-                *session.posargs, env={"KERAS_BACKEND": backend},
-            )  # fmt: skip
 
 
 @nox.session(name="tensorflow-2.15")
