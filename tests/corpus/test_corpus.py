@@ -18,8 +18,6 @@ REFUSED = {
     "lightning/iterable_stream": "an IterableDataset without state_dict and load_state_dict",
 }
 REPORTED = {
-    "accelerate/running_counters": "step ",
-    "accelerate/unprepared_schedule": "step ",
     "core_api/forgotten_momentum": "step ",
 }
 

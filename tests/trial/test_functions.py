@@ -148,3 +148,72 @@ def test_unsaved_change_is_reported(caplog: pytest.LogCaptureFixture) -> None:
 def test_missing_function_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     FunctionTracker({}).restore({"loss/weight": 2})
     assert "no function refers to loss/weight" in caplog.text
+
+
+class Average:
+    """Refers to an object that cannot be saved."""
+
+    def __init__(self) -> None:
+        self.model = object()
+        self.total = 0.0
+
+
+def train(
+    start: int, stop: int, saved: dict[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Train from one step to another; return the result and the state to continue from."""
+    weight, history, average = 1.0, [np.zeros(1)], Average()
+    generator = random.Random(1)
+
+    def decay() -> None:
+        nonlocal weight
+        weight *= 0.5
+
+    tracker = track(sys._getframe())
+    tracker.restore(saved or {})
+    for step in range(start, stop):
+        decay()
+        average.total += weight * step
+        history.append(np.array([generator.random()]))
+    state = tracker.capture()
+    return (weight, average.total, history, generator.random()), state
+
+
+def track(frame: types.FrameType) -> FunctionTracker:
+    return FunctionTracker({}, frame=frame, prefix="")
+
+
+def test_variables_of_running_function_are_restored(caplog: pytest.LogCaptureFixture) -> None:
+    expected, _ = train(0, 6)
+    _, state = train(0, 3)
+    assert state.keys() == {
+        "loop/weight",
+        "loop/history",
+        "loop/average.total",
+        "loop/generator",
+        "decay/weight",
+    }
+    assert train(3, 6, state)[0] == expected
+    assert not caplog.messages
+
+
+def test_variables_of_running_script_are_restored() -> None:
+    code = compile(
+        "total, steps = 0, []\n"
+        "tracker = track(sys._getframe())\n"
+        "tracker.restore(saved)\n"
+        "for step in range(len(steps), stop):\n"
+        "    total += step\n"
+        "    steps.append(step)\n",
+        "train.py",
+        "exec",
+    )  # fmt: skip
+
+    def run(stop: int, saved: dict[str, Any]) -> dict[str, Any]:
+        names = {"__name__": "train", "track": track, "sys": sys, "saved": saved, "stop": stop}
+        exec(code, names)
+        return names
+
+    state = run(3, {})["tracker"].capture()
+    assert state == {"loop/total": 3, "loop/steps": [0, 1, 2]}
+    assert run(6, state)["total"] == run(6, {})["total"] == 15

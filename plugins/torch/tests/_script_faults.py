@@ -109,7 +109,10 @@ LIBRARY_PARTS = {
         "counter of the library": r"callback EarlyStopping\['wait_count'\] was",
         "attribute of the model": r"model\.num_losses was",
     },
-    "accelerate": {},
+    "accelerate": {
+        "variable of the loop": r"loop/count was .* it was 30 and is 31",
+        "generator of the loop": r"loop/noise was",
+    },
 }
 
 

@@ -88,22 +88,12 @@ def test_resumed_script_is_checked(killed: Killed) -> None:
     assert len(read_resumes(forgetful)) == 1
 
 
-@pytest.mark.parametrize(
-    ("library", "fault", "kind"),
-    [
-        ("accelerate", "generator", "loss"),
-        ("accelerate", "counter", "loss"),
-        ("trainer", "skip", "record content"),
-    ],
-)
-def test_state_outside_checkpoint_is_reported(
-    tmp_path: Path, library: str, fault: str, kind: str
-) -> None:
-    script = Script(SCRIPTS / f"resumed_{library}.py", tmp_path / "run", [f"--fault={fault}"])
+def test_state_outside_checkpoint_is_reported(tmp_path: Path) -> None:
+    script = Script(SCRIPTS / "resumed_trainer.py", tmp_path / "run", ["--fault=skip"])
     script.interrupt(KILL)
     assert script.run() == 0
     (record,) = read_resumes(script)
-    assert record["difference"]["kind"] == kind, record
+    assert record["difference"]["kind"] == "record content", record
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import xxhash
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.trial.live_values import (
     CODE_TYPES,
+    MAX_BYTES,
     MAX_DEPTH,
     MAX_ITEMS,
     PLAIN_TYPES,
@@ -283,9 +284,12 @@ class _Encoder:
         if id(value) in self._ignored:
             return self._mark_opaque("ignored")
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-            return value
-        if self._codec.read_tensor(value) is not None:
-            return value
+            array: Any = value
+        else:
+            array = self._codec.read_tensor(value)
+        if array is not None:
+            is_data = depth == 0 and array.nbytes > MAX_BYTES
+            return self._mark_opaque(id(value)) if is_data else value
         if depth > MAX_DEPTH or isinstance(value, CODE_TYPES):
             return self._mark_opaque(id(value))
         if type(value) in _CONTAINERS:

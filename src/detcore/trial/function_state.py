@@ -1,7 +1,8 @@
-"""Find and save the global and enclosing variables of user functions, such as a loss."""
+"""Find and save the variables of user functions, such as a loss or a training loop."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from detcore.trial.attribute_state import AttributeTracker
-from detcore.trial.live_values import CODE_TYPES, AttributeCodec
+from detcore.trial.live_values import CODE_TYPES, AttributeCodec, is_plain_object
 
 _logger = logging.getLogger("detcore.trial")
+
+_FRAME = "loop"  # root that stands for the function that trains
 
 
 class FunctionTracker(AttributeTracker):
@@ -25,6 +28,8 @@ class FunctionTracker(AttributeTracker):
 
     Args:
         roots: Functions, and objects with methods, by name.
+        frame: A frame of a running function that trains, or of a call that it makes. Its variables
+            that exist now are saved, too.
         kinds: Classes of installed packages whose objects are saved, such as models.
         prefix: See `AttributeTracker`.
         ignored_objects: See `AttributeTracker`.
@@ -35,6 +40,7 @@ class FunctionTracker(AttributeTracker):
         self,
         roots: Mapping[str, object],
         *,
+        frame: types.FrameType | None = None,
         kinds: tuple[type, ...] = (),
         prefix: str | None = None,
         ignored_objects: Iterable[object] = (),
@@ -42,6 +48,11 @@ class FunctionTracker(AttributeTracker):
     ) -> None:
         self._roots = dict(roots)
         self._kinds = kinds
+        self._frame = _find_user_frame(frame)
+        self._names: set[str] | None = None
+        if self._frame is not None:
+            self._roots |= _list_frame_functions(self._frame)
+            self._names = {*self._frame.f_locals, *self._frame.f_globals}
         super().__init__(
             None,
             prefix=prefix,
@@ -50,10 +61,46 @@ class FunctionTracker(AttributeTracker):
         )
 
     def _get_attributes(self) -> Mapping[str, Any]:
-        return dict(list_function_variables(self._roots))
+        attributes: dict[str, Any] = {}
+        for name, value in self._get_variables().items():
+            if self._is_owner(value):
+                attributes |= {f"{name}.{key}": item for key, item in list(vars(value).items())}
+            else:
+                attributes[name] = value
+        return attributes
+
+    def _get_variables(self) -> dict[str, Any]:
+        variables = dict(list_function_variables(self._roots))
+        for name, value in _get_locals(self._frame).items():
+            if not isinstance(value, CODE_TYPES):
+                variables[f"{_FRAME}/{name}"] = value
+        if self._names is None:
+            return variables
+        return {
+            path: value
+            for path, value in variables.items()
+            if path.partition("/")[0] != _FRAME or path.rpartition("/")[2] in self._names
+        }
+
+    def _is_owner(self, value: object) -> bool:
+        """Whether each attribute of a variable is saved separately, as some may not be saved."""
+        return (
+            id(value) not in self._ignored_objects
+            and not isinstance(value, CODE_TYPES)
+            and is_plain_object(value)
+            and self._is_searched(value)
+            and self._codec.get_state(value) is None
+        )
 
     def _set_attribute(self, name: str, value: Any) -> None:
+        variable, is_attribute, attribute = name.partition(".")
+        if is_attribute and (owner := self._get_variables().get(variable)) is not None:
+            setattr(owner, attribute, value)
+            return
         path, _, variable = name.rpartition("/")
+        if path == _FRAME and variable in _get_locals(self._frame):
+            _set_local(self._frame, variable, value)
+            return
         function = dict(_find_functions(self._roots)).get(path)
         if function is None:
             _logger.warning("no function refers to %s any more, so it is not restored", name)
@@ -65,6 +112,33 @@ class FunctionTracker(AttributeTracker):
 
     def _is_searched(self, value: object) -> bool:
         return isinstance(value, self._kinds) or not _is_installed(type(value).__module__)
+
+
+def _find_user_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """Return the innermost frame of user code among a frame and its callers."""
+    while frame is not None and _is_installed(frame.f_globals.get("__name__")):
+        frame = frame.f_back
+    return frame
+
+
+def _list_frame_functions(frame: types.FrameType) -> dict[str, object]:
+    """Return a function with the code of a frame, and the functions that are local to it."""
+    cells = tuple(types.CellType() for _ in frame.f_code.co_freevars)  # empty: they are local, too
+    function = types.FunctionType(frame.f_code, frame.f_globals, closure=cells)
+    functions = {n: value for n, value in _get_locals(frame).items() if _is_function(value)}
+    return {_FRAME: function, **functions}
+
+
+def _get_locals(frame: types.FrameType | None) -> Mapping[str, Any]:
+    """Return the local variables of a function that runs; none for the code of a module."""
+    return {} if frame is None or frame.f_locals is frame.f_globals else frame.f_locals
+
+
+def _set_local(frame: types.FrameType | None, name: str, value: object) -> None:
+    assert frame is not None  # it has the variable
+    frame.f_locals[name] = value
+    if sys.version_info < (3, 13):  # where f_locals is a copy
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def list_function_variables(roots: Mapping[str, object]) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,9 @@ from detcore.contract.trial import TrialContext
 
 PLAIN_TYPES = (bool, int, float, str, type(None))
 MAX_DEPTH = 6
-MAX_ITEMS = 100_000  # larger containers are data, not state
+# Larger containers, and larger arrays outside containers, are data and not state.
+MAX_ITEMS = 100_000
+MAX_BYTES = 1 << 30
 # Objects that belong to the program rather than to training. Loggers cache levels, and threads may
 # change their own objects and the contexts at any time.
 CODE_TYPES = (

@@ -19,7 +19,9 @@ import collections
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
@@ -36,6 +38,7 @@ from detcore_torch.scripts.script_run import (
     hyperparameters,
     name_position,
     open_run,
+    restore_callbacks,
 )
 from detcore_torch.scripts.step_log import StepLog
 from detcore_torch.state.model_attributes import ModelAttributes
@@ -43,7 +46,7 @@ from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.shared_state import attributes_in
 from detcore_torch.state.state_files import read_state
 from detcore_torch.state.training_state import TrainingState
-from detcore_torch.state.user_attributes import TorchCodec, name_callbacks
+from detcore_torch.state.user_attributes import TorchCodec, UserAttributes, name_callbacks
 
 import_supported("accelerate", (1, 12), (2,), "accelerate")
 
@@ -150,8 +153,11 @@ class Training:
 
     Checkpoints contain the state of all models, optimizers and schedulers passed to
     ``accelerator.prepare``, of the objects passed to ``accelerator.register_for_checkpointing``,
-    and of the gradient scaler. `detcore_torch.resumable` loads the batches, in an order that
-    depends on the seed of ``set_seed`` and differs from PyTorch's order.
+    and of the gradient scaler. They also contain the variables that the loop changes and that exist
+    before it, such as a counter, an average of the model or an unprepared scheduler.
+
+    `detcore_torch.resumable` loads the batches, in an order that depends on the seed of
+    ``set_seed`` and differs from PyTorch's order.
 
     Attributes:
         original: The loader that the accelerator prepared.
@@ -179,6 +185,7 @@ class Training:
             for optimizer in accelerator._optimizers
         ]
         self._resume: list[Callable[[], None]] = []
+        self._variables = _LoopVariables()
         self.original = train_loader.base_dataloader
         chiefs_seed = run.context.distributed.broadcast(torch.initial_seed())
         is_resumed = run.checkpoint is not None
@@ -195,6 +202,7 @@ class Training:
         if run.checkpoint is not None:
             document = read_state(run.checkpoint, _FRAMEWORK)
             self._make_state({}).restore(run.checkpoint)
+            restore_callbacks(run.clock, run.checkpoint, self._variables)
             self._load_registered(document["registered"])
             self._data.seek(document["position"])
             # The script may change modes or draw numbers before it reads the first batch.
@@ -217,7 +225,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until training ends; do the work that is due between batches."""
-        self._watch_state()
+        self._watch_state(sys._getframe())
         if self._finish_step():  # such as a validation that an interruption prevented
             self._restore_rest()
             return
@@ -253,14 +261,16 @@ class Training:
         self._loader.base_dataloader = self.original
         for hook in self._hooks:
             hook.remove()
+        self._variables = _LoopVariables()
 
     def _note_update(self, *_: object) -> None:
         self._is_updated = True
 
-    def _watch_state(self) -> None:
+    def _watch_state(self, frame: types.FrameType) -> None:
         """Check the restored state, once, before a validation may change it."""
         if not self._is_watched:
             self._is_watched = True
+            self._variables.start(frame, self._list_saved())
             for restore in self._resume:
                 restore()
             self._clock.watch(lambda: self._make_state({}))
@@ -316,10 +326,23 @@ class Training:
             schedulers=[wrapper.scheduler for wrapper in accelerator._schedulers],
             scalers=[] if accelerator.scaler is None else [accelerator.scaler],
             rank=self._run.context.distributed.rank,
+            callbacks=self._variables,
             extra=lambda files: files.add_state(_FRAMEWORK, rest),
             has_updated=self._is_updated,
             read_others=self._read_others,
         )
+
+    def _list_saved(self) -> list[object]:
+        """Return the objects that checkpoints contain anyway."""
+        accelerator = self._accelerator
+        optimizers, schedulers = accelerator._optimizers, accelerator._schedulers
+        return [
+            *(module for model in accelerator._models for module in model.modules()),
+            *_find_wrappers(accelerator),
+            *(item for wrapper in optimizers for item in (wrapper, wrapper.optimizer)),
+            *(item for wrapper in schedulers for item in (wrapper, wrapper.scheduler)),
+            *accelerator._custom_objects,
+        ]
 
     def _read_others(self) -> dict[str, Any]:
         values = name_position(self._data.position)
@@ -337,6 +360,33 @@ class Training:
             )
         for instance, state in zip(objects, states, strict=True):
             instance.load_state_dict(state)
+
+
+class _LoopVariables:
+    """The variables of the function with the loop; a `StatefulCallbacks`."""
+
+    def __init__(self) -> None:
+        self._attributes: UserAttributes | None = None
+        self._saved: Mapping[str, Any] = {}
+
+    def start(self, frame: types.FrameType, saved_objects: Sequence[object]) -> None:
+        """Note the values before training, and restore those of the checkpoint."""
+        self._attributes = UserAttributes(
+            {}, functions={}, frame=frame, ignored_objects=saved_objects
+        )
+        self._attributes.restore(self._saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the variables that have changed."""
+        return {} if self._attributes is None else self._attributes.capture()
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Restore variables once `start` is called."""
+        self._saved = states
+
+    def read_live(self) -> dict[str, Any]:
+        """Return the variables that have changed, for the comparison after a resume."""
+        return {} if self._attributes is None else self._attributes.read_live()
 
 
 class _TrackedLoader:

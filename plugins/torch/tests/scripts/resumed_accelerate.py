@@ -8,7 +8,6 @@ from resumed_task import (
     Progress,
     args,
     change_weights,
-    fault,
     make_optimizer,
     make_scaler,
     make_scheduler,
@@ -49,8 +48,16 @@ def evaluate():
     return {"val_loss": torch.stack(losses).mean()}
 
 
-plant_faults(model, progress, lambda: {"data position": lambda: run._data.position.update(batch=1)})
-count = 0  # no checkpoint contains it
+plant_faults(
+    model,
+    progress,
+    lambda: {
+        "data position": lambda: run._data.position.update(batch=1),
+        "variable of the loop": lambda: globals().update(count=count + 1),
+        "generator of the loop": lambda: torch.rand(1, generator=noise),
+    },
+)
+count = 0
 with training(
     accelerator,
     loader,
@@ -64,9 +71,8 @@ with training(
         if number == 0:
             change_weights(model)
         count += 1
-        if fault == "generator":
-            batch["x"] += 0.1 * torch.randn(batch["x"].shape, generator=noise)
-        loss = model(**batch)["loss"] * (count if fault == "counter" else 1)
+        batch["x"] += 0.1 * torch.randn(batch["x"].shape, generator=noise)
+        loss = model(**batch)["loss"] * (1 + count / 100)
         accelerator.backward(loss)
         optimizer.step()
         scheduler.step()

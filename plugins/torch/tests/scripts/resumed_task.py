@@ -13,12 +13,12 @@ from _script_faults import plant_each
 from torch.nn import functional
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--fault", choices=["slot", "hook", "generator", "counter", "skip", "each"])
+parser.add_argument("--fault", choices=["slot", "hook", "skip", "each"])
 parser.add_argument("--inexact-resume", default="warn")
 args = parser.parse_args()
 fault = args.fault
 is_resumed = os.environ["TEST_RUN"] != "1"
-# No checkpoint contains this generator.
+# The loop of Accelerate draws from it.
 noise = torch.Generator().manual_seed(3)
 
 inputs = torch.randn(160, 4, generator=torch.Generator().manual_seed(1))

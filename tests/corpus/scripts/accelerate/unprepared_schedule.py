@@ -1,4 +1,4 @@
-"""A careless loop: nobody prepares the schedule, so no checkpoint contains it."""
+"""A careless loop: nobody prepares the schedule."""
 
 import torch
 from accelerate import Accelerator

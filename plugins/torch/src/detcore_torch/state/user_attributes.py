@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,9 @@ from detcore_torch.state.model_attributes import read_buffers, restore_buffers
 
 FUNCTIONS, TRAINER = "$functions", "$trainer"
 _OWNERS = {FUNCTIONS: "", TRAINER: "trainer."}
-_KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.Generator)
+_KINDS = (
+    torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator,
+)  # fmt: skip
 
 
 class UserAttributes:
@@ -24,6 +27,7 @@ class UserAttributes:
         owners: Callbacks or trials, by name.
         functions: Functions, and objects with methods, whose global and enclosing variables are
             saved under the name `FUNCTIONS`.
+        frame: See `detcore.trial.FunctionTracker`; requires `functions`.
         ignored: Names of attributes of an owner that belong to the library.
         ignored_objects: Objects that are saved elsewhere, such as models and optimizers.
     """
@@ -33,6 +37,7 @@ class UserAttributes:
         owners: Mapping[str, object],
         *,
         functions: Mapping[str, object] | None = None,
+        frame: types.FrameType | None = None,
         ignored: Mapping[str, Collection[str]] | None = None,
         ignored_objects: Iterable[object] = (),
     ) -> None:
@@ -49,7 +54,12 @@ class UserAttributes:
         }
         if functions is not None:
             self._trackers[FUNCTIONS] = FunctionTracker(
-                functions, kinds=_KINDS, prefix="", ignored_objects=objects, codec=TorchCodec()
+                functions,
+                frame=frame,
+                kinds=_KINDS,
+                prefix="",
+                ignored_objects=objects,
+                codec=TorchCodec(),
             )
         self._saved: Mapping[str, Mapping[str, Any]] = {}
 
