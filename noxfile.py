@@ -363,6 +363,8 @@ def tensorflow_old(session: nox.Session) -> None:
 def tensorflow(session: nox.Session) -> None:
     """Test Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
     install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR)
+    # For trials on JAX that read a tf.data.Dataset.
+    session.install("--no-deps", "--constraint", "locks/torch.txt", "jax", "jaxlib")
     run_tests(
         session, "keras-3", *PARALLEL, "plugins/keras/tests", half_option(session, 1),
         "tests/corpus", "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",

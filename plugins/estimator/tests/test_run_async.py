@@ -82,11 +82,10 @@ def test_kill_during_save_resumes_exactly(
 ) -> None:
     assert expected["ballast"].any()
 
-    process = detcore.start("run", heavy_config(detcore, is_async), MODEL_DIR)
-    for _ in range(_TRIES):
-        was_there = kill_command(detcore, in_a_write=in_a_write)
-        process = detcore.start("run", "--resume", 1, "--json")
-        if was_there:
+    for experiment_id in range(1, _TRIES + 1):
+        detcore.start("run", heavy_config(detcore, is_async), MODEL_DIR)
+        if kill_command(detcore, in_a_write=in_a_write):
+            process = detcore.start("run", "--resume", experiment_id, "--json")
             break
     else:
         raise AssertionError(f"none of {_TRIES} kills was in the middle of a save")

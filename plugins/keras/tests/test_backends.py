@@ -30,7 +30,7 @@ KINDS = {
     "Grain": "grain",
 }
 # The cells that `nox -s tests` runs, with two kills. The tests of soak kill each cell 25 times.
-SAMPLE = {("jax", "arrays"), ("torch", "DataLoader")}
+SAMPLE = {("jax", "arrays"), ("jax", "tf.data"), ("torch", "DataLoader")}
 BATCHES = 60
 
 pytestmark = pytest.mark.cold  # a process that has imported one back end cannot change to another
@@ -38,7 +38,10 @@ pytestmark = pytest.mark.cold  # a process that has imported one back end cannot
 
 def list_cells() -> Iterator[Any]:
     for backend in BACKENDS:
-        for kind, package in KINDS.items():
+        # Where TensorFlow is installed, JAX needs it only for a tf.data.Dataset.
+        kinds = KINDS if backend == BACKENDS[0] or "tensorflow" not in BACKENDS else ("tf.data",)
+        for kind in kinds:
+            package = KINDS[kind]
             if find_spec(package) and not (kind == "DataLoader" and not find_spec("detcore_torch")):
                 if (backend, kind) in SAMPLE:
                     yield pytest.param(backend, kind, 2, id=f"{backend}-{kind}")
