@@ -30,7 +30,7 @@ KINDS = {
     "Grain": "grain",
 }
 # The cells that `nox -s tests` runs, with two kills. The tests of soak kill each cell 25 times.
-SAMPLE = {("jax", "arrays"), ("jax", "tf.data"), ("torch", "DataLoader")}
+SAMPLE = {("jax", "arrays"), ("torch", "DataLoader")}
 BATCHES = 60
 
 pytestmark = pytest.mark.cold  # a process that has imported one back end cannot change to another
@@ -55,6 +55,7 @@ def detcore(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Detcore]
     """A command that can import only the back end and the package of the test's cell."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     needed = {parameters.get("backend"), KINDS.get(parameters.get("kind", ""))}
+    needed |= {*parameters.get("backends", ())}
     if parameters.get("kind") in ("DataLoader", "Grain"):
         needed |= {"torch"}  # which may import the others
     site = tmp_path / "site"
@@ -127,10 +128,13 @@ print(hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest())
 
 
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="this environment has one back end")
+@pytest.mark.parametrize(
+    "backends", [pytest.param(BACKENDS, marks=[pytest.mark.soak] * ("tensorflow" in BACKENDS))]
+)
 def test_other_back_ends_load_weights_only(
-    detcore: Detcore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backends: list[str]
 ) -> None:
-    writer, *readers = reversed(BACKENDS)
+    writer, *readers = reversed(backends)
     monkeypatch.setenv("KERAS_BACKEND", writer)
     monkeypatch.setenv("KILLS", str(tmp_path / "kills"))
     (tmp_path / "kills").write_text("30")
