@@ -79,7 +79,7 @@ def start_experiment(
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
         with (
-            open_launcher(config, model_dir, settings) as launcher,
+            open_launcher(config, model_dir, settings, loaded=loaded) as launcher,
             recorded as (experiment_id, lock),
         ):
             run = ExperimentRun(
@@ -107,7 +107,8 @@ def record_experiment(loaded: LoadedConfig, model_dir: Path, settings: RunSettin
     """
     with _open_checked(loaded, settings, test_mode=False) as (config, database, _):
         recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
-        with open_launcher(config, model_dir, settings), recorded as (experiment_id, _):
+        launcher = open_launcher(config, model_dir, settings, loaded=loaded)
+        with launcher, recorded as (experiment_id, _):
             return experiment_id
 
 

@@ -92,7 +92,7 @@ def submit_job(script: Path, options: Mapping[str, str], *, after: int | None = 
         WorkerError: If Slurm refuses the job.
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
-    output = _call_for_script(["sbatch", "--parsable", *dependency, str(script)], script, options)
+    output = _call_for_job(["sbatch", "--parsable", *dependency, str(script)], options)
     # Such as "12;cluster".
     return int(output.strip().splitlines()[-1].partition(";")[0])
 
@@ -104,7 +104,7 @@ def check_job(script: Path, options: Mapping[str, str]) -> None:
         WorkerError: If Slurm would refuse the job.
     """
     try:
-        _call_for_script(["sbatch", "--test-only", str(script)], script, options)
+        _call_for_job(["sbatch", "--test-only", str(script)], options)
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
@@ -224,28 +224,25 @@ def _call_once(command: Sequence[str]) -> str:
     raise WorkerError(message)
 
 
-def _call_for_script(command: Sequence[str], script: Path, options: Mapping[str, str]) -> str:
+def _call_for_job(command: Sequence[str], options: Mapping[str, str]) -> str:
+    """Run sbatch. If it refuses the job, the error names the options that are the cause."""
     try:
         return call_slurm(command, tries=2 if command[1] == "--test-only" else 1)
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
-        if not script.exists() or "not found: Slurm" in str(error):
+        message = str(error)
+        if "not found: Slurm" in message:
             raise
-        raise WorkerError(
-            f"Slurm refuses the job of a trial: {error}\n{_blame_line(str(error), script, options)}"
-        ) from error
-
-
-def _blame_line(message: str, script: Path, options: Mapping[str, str]) -> str:
-    """Return the line of a batch script that a refusal is about, or all its options."""
-    lines = list(enumerate(script.read_text().splitlines(), 1))
-    blamed = [prefix for words, prefix in _REFUSALS if re.search(words, message, re.IGNORECASE)]
-    listed = {
-        f"line {number} of the batch script: {line}  (from {setting})": option
-        for number, line in lines
-        for option, setting in options.items()
-        if line == f"#SBATCH {option}"
-    }
-    blamed_lines = [text for text, option in listed.items() if option.startswith(tuple(blamed))]
-    return "\n".join([*(blamed_lines or listed), "Correct the setting in the experiment file."])
+        prefixes = [
+            prefix for words, prefix in _REFUSALS if re.search(words, message, re.IGNORECASE)
+        ]
+        blamed = {
+            option: setting
+            for option, setting in options.items()
+            if option.startswith(tuple(prefixes)) or option in message
+        } or options
+        listed = ", ".join(f"{option} ({setting})" for option, setting in blamed.items())
+        refusal = WorkerError(f"Slurm refuses the job of a trial: {message}\nCorrect {listed}.")
+        refusal.setting = "launcher" if blamed is options else next(iter(blamed.values()))
+        raise refusal from error
