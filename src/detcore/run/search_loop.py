@@ -159,6 +159,9 @@ class SearchLoop:
         if event.type == "question":
             trial.workers.reply(**self._starter.answer_query(trial.info, event.fields))
             return
+        if event.type == "submitted":
+            self._database.set_trial_job(trial.info.trial_id, str(event.fields["job"]))
+            return
         if event.type == "inexact_resume":
             self._report_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
             return

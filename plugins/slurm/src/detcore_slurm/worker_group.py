@@ -97,6 +97,7 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
         self._noted_at = 0.0
         self._running_since: float | None = None
         self._over_since: float | None = None
+        self._report_job()
 
     def reply(self, **fields: Any) -> None:
         """Reply to rank 0 with JSON values."""
@@ -138,12 +139,17 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
             return
         try:
             self._submission.submit()
+            self._report_job()
         except SlurmUnreachableError:
             self._show_once("the controller of Slurm does not answer. The job is submitted later")
         except WorkerError as error:
             self._fail(str(error))
         if self._is_done and self.record.job:  # the runner has ended it meanwhile
             self._cancel(self.record.job)
+
+    def _report_job(self) -> None:
+        if self.record.job:
+            self.add_event("submitted", job=str(self.record.job))
 
     def follow_safely(self) -> None:
         """Read the new lines of all files. An error that does not pass ends the run."""
