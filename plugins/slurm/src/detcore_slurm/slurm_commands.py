@@ -139,6 +139,22 @@ def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
     return states
 
 
+def list_draining_jobs(jobs: Sequence[int]) -> list[int]:
+    """Return the jobs on nodes that an administrator drains. Slurm lets them run to their end.
+
+    Raises:
+        WorkerError: If slurmctld does not answer.
+    """
+    if not jobs:
+        return []
+    command = ["sinfo", "--noheader", "--Node", "--states=draining", "--format=%N"]
+    listing = ",".join(sorted({*call_slurm(command).split()}))
+    if not listing:
+        return []
+    output = call_slurm(["squeue", "--noheader", f"--nodelist={listing}", "--Format=JobID:20"])
+    return [job for job in map(int, output.split()) if job in jobs]
+
+
 def find_job(name: str) -> int | None:
     """Return the job with a name, or None.
 
@@ -162,14 +178,18 @@ def requeue_job(job: int) -> bool:
     return True
 
 
-def cancel_job(job: int) -> None:
+def cancel_job(job: int, *options: str) -> None:
     """Cancel a job. Its processes get SIGTERM, and later SIGKILL.
 
+    Args:
+        job: The job. It is ignored if it has ended.
+        options: Options of scancel.
+
     Raises:
-        WorkerError: If slurmctld does not answer. A job that has ended is ignored.
+        WorkerError: If slurmctld does not answer.
     """
     try:
-        call_slurm(["scancel", "--quiet", str(job)])
+        call_slurm(["scancel", "--quiet", *options, str(job)])
     except SlurmUnreachableError:
         raise
     except WorkerError as error:

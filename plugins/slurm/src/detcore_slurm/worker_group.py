@@ -21,7 +21,7 @@ from detcore.launch.nodes import (
 from detcore.types import TrialInfo
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder, Tail
-from detcore_slurm.slurm_commands import GONE, JobState, SlurmUnreachableError
+from detcore_slurm.slurm_commands import GONE, JobState, SlurmUnreachableError, cancel_job
 from detcore_slurm.submission import Submission
 
 # Files of an ended job arrive later than its state on a network file system.
@@ -94,6 +94,7 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
         self._kill_at: float | None = None
         self._shown = ""
         self._is_done = False
+        self._is_drained = False
         self._noted_at = 0.0
         self._running_since: float | None = None
         self._over_since: float | None = None
@@ -200,6 +201,16 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
             if is_complete or time.monotonic() > self._over_since + _SETTLE_S:
                 self.follow_safely()
                 self._end_run(state)
+
+    def leave_node(self) -> None:
+        """Let the trial save and continue elsewhere, because its node is drained.
+
+        Raises:
+            WorkerError: If slurmctld does not answer.
+        """
+        if self._claim is not None and not self._is_drained:
+            cancel_job(self.record.job, "--batch", "--signal=TERM")
+            self._is_drained = True
 
     def _read_claim(self) -> None:
         self._claim = self.folder.read_claim()
@@ -310,6 +321,7 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
         causes = {"TIMEOUT": "reached its time limit", "NODE_FAIL": "lost its node"}
         is_near = self._slurm_signal == signal.SIGUSR1
         default = "is near its time limit" if is_near else "was signaled by Slurm"
+        default = "ran on a node that is drained" if self._is_drained else default
         cause = causes.get(state.name, default if state.is_over else "was requeued by Slurm")
         ending = "after a save" if is_saved else "without a save"
         self.add_event("preempted", reason=f"job {self.record.job} {cause}, {ending}")
