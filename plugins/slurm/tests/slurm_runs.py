@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,15 @@ class SlurmRuns(Detcore):
             str(path.relative_to(folder)): json.loads(path.read_text())
             for path in sorted(folder.rglob("toy.json"))
         }
+
+    def kill_detached_runner(self) -> None:
+        """Kill the runner that `detcore run --detach` has started, and wait for its end."""
+        with self.database() as database:
+            runner = database.find_runner(1)
+            assert runner is not None
+            assert runner.pid is not None
+            os.kill(runner.pid, signal.SIGKILL)
+            self.wait_for(lambda: database.find_runner(1) is None)
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Kill a runner."""
