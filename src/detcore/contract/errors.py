@@ -340,12 +340,9 @@ class SearchError(RunError):
 
 
 class WorkerError(RunError):
-    """Raised when a worker process cannot be started, or exits before its trial is finished.
+    """Raised when a worker process cannot be started, or exits before its trial is finished."""
 
-    If a setting such as ``launcher.partition`` is the cause, `setting` is its dotted name.
-    """
-
-    setting: str | None = None
+    setting: str | None = None  # the cause, such as "launcher.partition"
 
 
 class InvalidArgumentError(DetcoreError, ValueError, TypeError, AssertionError):
