@@ -120,7 +120,7 @@ def test_canceled_job_pauses_trial(
 
 def test_jobs_of_killed_runner_are_canceled(detcore: SlurmRuns) -> None:
     """The records name the job, which keeps the experiment. Cancelling lets it save."""
-    slow = {**detcore.slow(pause_from=15), "pause_s": 2.5}
+    slow = {**detcore.slow(pause_from=15), "pause_s": 5}
     config = detcore.slurm_config(hyperparameters=slow)
     assert detcore("run", config, MODEL_DIR, "--detach").code == 0
     job = detcore.wait_for_job()
