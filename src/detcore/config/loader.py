@@ -184,8 +184,9 @@ def make_refusal_error(
     for setting, error in refused.items():
         section, *names = setting.split(".")
         place = (section, *(int(name) if name.isdigit() else name for name in names))
-        nodes = [find_node(loaded.root, place) for place in (place, (section, "name"), (section,))]
-        node = next((node for node in nodes if node and node.value), loaded.root)
+        places = ((*place, "name"), place, (section, "name"), (section,))
+        nodes = filter(None, (find_node(loaded.root, place) for place in places))
+        node = next(nodes, loaded.root)
         message, *advice = str(error).splitlines()
         mistakes.append(make_diagnostic(node.span, message, help=advice))
     return ExperimentFileError(mistakes, name=str(loaded.path))
