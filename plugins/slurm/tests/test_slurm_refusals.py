@@ -22,6 +22,7 @@ from detcore_slurm.batch_script import find_signal_s
     [
         ({"partition": "nope"}, 1, ["invalid partition specified: nope", "partition: nope"]),
         ({}, 99, ["Requested node configuration is not available", "slots_per_trial: 99"]),
+        ({"memory": "900G"}, 1, ["Requested node configuration", "memory: 900G"]),
         ({"lines": ["--exclusive", "--no-such-option"]}, 1, ["option", "- --no-such-option"]),
         ({"time": "soon"}, 1, ["Invalid --time specification", "time: soon"]),
     ],

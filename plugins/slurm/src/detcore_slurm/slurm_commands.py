@@ -28,16 +28,21 @@ _INPUT_VARIABLES = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
 _KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 # Words of Slurm's refusals, and the options that they are about.
 _REFUSALS = (
-    ("partition", "--partition"),
-    ("account", "--account"),
-    ("time limit|--time", "--time"),
-    ("memory|--mem", "--mem"),
-    ("gres|gpu|tres", "--gpus"),
-    ("qos", "--qos"),
-    ("feature", "--constraint"),
-    ("reservation", "--reservation"),
-    ("node count|more processors|node configuration", "--ntasks"),
+    ("partition", ("--partition",)),
+    ("account", ("--account",)),
+    ("time limit|--time", ("--time",)),
+    ("memory|--mem", ("--mem",)),
+    ("gres|gpu|tres", ("--gpus",)),
+    ("qos", ("--qos",)),
+    ("feature", ("--constraint",)),
+    ("reservation", ("--reservation",)),
+    (
+        "node count|more processors|node configuration",
+        ("--mem", "--gpus", "--cpus-per-task", "--nodes", "--ntasks"),
+    ),
 )
+
+_MINIMA = ("--ntasks=1", "--cpus-per-task=1")
 
 
 class SlurmUnreachableError(WorkerError):
@@ -254,15 +259,18 @@ def _call_for_job(command: Sequence[str], options: Mapping[str, str]) -> str:
         message = str(error)
         if "not found: Slurm" in message:
             raise
-        prefixes = [
-            prefix for words, prefix in _REFUSALS if re.search(words, message, re.IGNORECASE)
-        ]
+        prefixes = tuple(
+            prefix
+            for words, blamed_prefixes in _REFUSALS
+            if re.search(words, message, re.IGNORECASE)
+            for prefix in blamed_prefixes
+        )
         blamed = {
             option: setting
             for option, setting in options.items()
-            if option.startswith(tuple(prefixes)) or option in message
+            if (option.startswith(prefixes) and option not in _MINIMA) or option in message
         } or options
-        listed = ", ".join(f"{option} ({setting})" for option, setting in blamed.items())
+        listed = " or ".join(f"{option} ({setting})" for option, setting in blamed.items())
         refusal = WorkerError(f"Slurm refuses the job of a trial: {message}\nCorrect {listed}.")
         refusal.setting = "launcher" if blamed is options else next(iter(blamed.values()))
         raise refusal from error
