@@ -41,7 +41,7 @@ _REFUSALS = (
         ("--mem", "--gpus", "--cpus-per-task", "--nodes", "--ntasks"),
     ),
 )
-
+# Options that cannot be reduced.
 _MINIMA = ("--ntasks=1", "--cpus-per-task=1")
 
 
