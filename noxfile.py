@@ -297,6 +297,9 @@ def types(session: nox.Session) -> None:
         "--exclude", "tests/examples", "--exclude", "tests/corpus/scripts",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
+    session.run(
+        "mypy", "plugins/slurm/tests", env={"MYPYPATH": "src:tests/support:plugins/slurm/tests"}
+    )
 
 
 @nox.session

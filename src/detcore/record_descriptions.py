@@ -325,6 +325,7 @@ def _describe_trial(
         "hparams": dict(trial.hparams),
         "labels": list(trial.labels),
         "notes": trial.notes,
+        "job": trial.job,
         "best_validation": describe_best(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }

@@ -125,9 +125,13 @@ class SlurmCluster:
         """Kill slurmctld."""
         self._kill("slurmctld")
 
-    def start_node(self, name: str) -> None:
-        """Start the slurmd of a node."""
-        self._start("slurmd", "-D", "-N", name, "-f", str(self.config), key=f"slurmd-{name}")
+    def start_node(self, name: str, *, hidden: Path | None = None) -> None:
+        """Start the slurmd of a node, which sees an empty directory in the place of `hidden`."""
+        words = ["slurmd", "-D", "-N", name, "-f", str(self.config)]
+        if hidden is not None:
+            mount = 'mount -t tmpfs none "$0" && exec "$@"'
+            words = ["unshare", "--mount", "sh", "-c", mount, str(hidden), *words]
+        self._start(*words, key=f"slurmd-{name}")
 
     def kill_node(self, name: str) -> None:
         """Kill the slurmd of a node and everything that runs on it, as a power failure does."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,22 @@ class SlurmRuns(Detcore):
     def wait_for_checkpoints(self, count: int) -> None:
         self.wait_for(lambda: len(self.committed()) >= count, timeout_s=TIMEOUT_S)
 
+    def wait_for_steps(self, steps: int) -> None:
+        """Wait until the trial has reported the training of a step."""
+
+        def has_trained() -> bool:
+            with self.database() as database:
+                return any(row.steps_completed >= steps for row in database.metrics(1, "training"))
+
+        self.wait_for(has_trained, timeout_s=TIMEOUT_S)
+
+    def saved_steps(self) -> int:
+        """Return the step of the trial's latest checkpoint."""
+        with self.database() as database:
+            checkpoint = database.latest_checkpoint(1)
+        assert checkpoint is not None
+        return checkpoint.steps_completed
+
     def wait_for_state(self, job: int, state: str) -> None:
         """Wait until a job has a state."""
         self.wait_for(lambda: (job, state) in self.cluster.list_jobs(), timeout_s=TIMEOUT_S)
@@ -73,6 +91,15 @@ class SlurmRuns(Detcore):
             str(path.relative_to(folder)): json.loads(path.read_text())
             for path in sorted(folder.rglob("toy.json"))
         }
+
+    def kill_detached_runner(self) -> None:
+        """Kill the runner that `detcore run --detach` has started, and wait for its end."""
+        with self.database() as database:
+            runner = database.find_runner(1)
+            assert runner is not None
+            assert runner.pid is not None
+            os.kill(runner.pid, signal.SIGKILL)
+            self.wait_for(lambda: database.find_runner(1) is None)
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Kill a runner."""

@@ -76,7 +76,7 @@ def test_killed_runner_finds_its_job_again(
     detcore.hurry()
     output = detcore.finish(resumed)
     assert f"slurm: following job {job}" in output
-    assert detcore.trial().run_id == 1
+    assert (detcore.trial().run_id, detcore.trial().job) == (1, str(job))
     assert detcore.state()["toy.json"] == expected
     detcore.check_records()
 
@@ -104,12 +104,13 @@ def test_dead_node_restarts_trial(
 def test_canceled_job_pauses_trial(
     detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
 ) -> None:
-    """After scancel nothing is lost, and the runner names the command to continue."""
+    """The trial saves after scancel, and the runner names the command to continue."""
     process = detcore.begin(hyperparameters=detcore.slow(pause_from=15))
     job = detcore.wait_for_job()
-    detcore.wait_for_checkpoints(1)
+    detcore.wait_for_steps(15)
     cluster.run("scancel", str(job))
     output = detcore.finish(process, code=75)
+    assert detcore.saved_steps() >= 15
     assert f"slurm: job {job} was canceled with scancel, by you or another user" in output
     detcore.hurry()
     finished = detcore("run", "--resume", 1, "--json")
@@ -117,19 +118,68 @@ def test_canceled_job_pauses_trial(
     assert detcore.state()["toy.json"] == expected
 
 
-def test_detached_run_outlives_its_terminal(
+def test_jobs_of_killed_runner_are_canceled(detcore: SlurmRuns) -> None:
+    """The records name the job, which keeps the experiment. Cancelling lets it save."""
+    slow = {**detcore.slow(pause_from=15), "pause_s": 5}
+    config = detcore.slurm_config(hyperparameters=slow)
+    assert detcore("run", config, MODEL_DIR, "--detach").code == 0
+    job = detcore.wait_for_job()
+    detcore.wait_for_steps(15)
+    detcore.kill_detached_runner()
+    described = json.loads(detcore("experiment", "describe", 1, "--json").stdout)
+    assert [(trial["id"], trial["job"]) for trial in described["trials"]] == [(1, str(job))]
+    assert f"{job}" in detcore("experiment", "describe", 1).stdout
+    refused = detcore("experiment", "delete", 1, "--yes")
+    assert refused.code == 1
+    assert f"its jobs may still run: {job}" in refused.output
+    refused = detcore("run", "--resume", 1, "--launcher", "local")
+    assert refused.code == 1
+    assert f"the jobs {job} of experiment 1 may still run" in refused.output
+    canceled = detcore("experiment", "cancel", 1)
+    assert (canceled.code, detcore.trial().state.value) == (0, "CANCELED"), canceled.output
+    detcore.wait_for(lambda: not detcore.cluster.list_jobs(), timeout_s=60)
+    assert detcore.saved_steps() >= 15, "the trial has not saved at its end"
+    assert detcore("experiment", "delete", 1, "--yes").code == 0
+
+
+def test_drained_node_moves_trial(
     detcore: SlurmRuns, cluster: SlurmCluster, expected: dict[str, Any]
 ) -> None:
-    """The command returns while the job runs, and the process behind it ends the experiment."""
-    config = detcore.slurm_config(hyperparameters=detcore.slow(pause_from=15))
-    started = detcore("run", config, MODEL_DIR, "--detach", "--json")
-    assert started.code == 0, started.output
-    assert started.summary == {"experiment_id": 1, "state": "RUNNING"}
-    detcore.wait_for_job()
-    detcore.hurry()
-    waited = detcore("experiment", "wait", 1)
-    assert waited.code == 0, waited.output
+    """Slurm lets jobs run to their end on a drained node. The trial saves and leaves it."""
+    process = detcore.begin(hyperparameters=detcore.slow(pause_from=15), max_restarts=0)
+    job = detcore.wait_for_job()
+    detcore.wait_for_checkpoints(1)
+    (node,) = cluster.run("squeue", "--noheader", "--format=%N", f"--jobs={job}").split()
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    try:
+        output = detcore.finish(process)
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    assert f"job {job} ran on a node that is drained, after a save. It continues" in output
     assert detcore.state()["toy.json"] == expected
+    detcore.check_records()
+
+
+@pytest.mark.soak
+def test_slow_saves_are_signaled_earlier(detcore: SlurmRuns, cluster: SlurmCluster) -> None:
+    """The next job requests its signal twice the longest save before its time limit."""
+    hyperparameters = {**detcore.slow(pause_from=15), "write_s": 6}
+    process = detcore.begin(
+        hyperparameters=hyperparameters, launcher={"signal_s": 10, "time": "10"}
+    )
+    first = detcore.wait_for_job()
+    detcore.wait_for_checkpoints(1)
+    cluster.run("scancel", "--batch", "--signal=TERM", str(first))
+    detcore.wait_for_job(other_than=first)
+    detcore.hurry()
+    detcore.finish(process)
+    folder = detcore.home / "experiments/1/trials/1/slurm"
+    leads_s = [
+        int((folder / f"run-{number}/batch.sh").read_text().split("B:USR1@")[1].split()[0])
+        for number in (1, 2)
+    ]
+    assert leads_s[0] == 10
+    assert leads_s[1] >= 12
 
 
 @pytest.mark.soak

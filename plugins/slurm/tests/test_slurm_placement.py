@@ -26,6 +26,7 @@ BATCH_SCRIPT = """#!/bin/bash
 export DETCORE_JOB_KEY=$(openssl rand -hex 16)
 export DET_CHIEF_IP=127.0.0.1  # because the node names of this test have no address
 srun -N2 -n2 python train.py
+detcore run "$1" "$2" --slots 2
 """
 FAILING_RANK = """
 import os, sys, time
@@ -37,35 +38,45 @@ while rank == 0 or not Path("fail").exists():
     time.sleep(0.1)
 sys.exit(3)
 """
+TWO: dict[str, Any] = {"hyperparameters": BATCH, "resources": {"slots_per_trial": 2}}
 ASHA = {"name": "async_halving", "num_rungs": 2, "max_trials": 4, "max_length": {"batches": 8}}
 
 
-def test_trial_spans_two_nodes(detcore: SlurmRuns, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def expected_of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The final state of two workers on this machine."""
+    with Detcore(tmp_path_factory.mktemp("expected")) as local:
+        finished = local("run", local.config(**TWO), MODEL_DIR, "--json")
+        folder = local.home / "checkpoints" / finished.summary["trials"][0]["latest_checkpoint"]
+        paths = sorted(folder.rglob("toy.json"))
+        return {str(path.relative_to(folder)): json.loads(path.read_text()) for path in paths}
+
+
+def test_trial_spans_two_nodes(detcore: SlurmRuns, expected_of_two: dict[str, Any]) -> None:
     """Two workers on two nodes end bit for bit like two workers on one machine."""
-    two = {"hyperparameters": BATCH, "resources": {"slots_per_trial": 2}}
-    config = detcore.slurm_config(launcher={"nodes": 2}, **two)
-    output = detcore.finish(detcore.start("run", config, MODEL_DIR, "--json"))
-    state = detcore.state()
-    assert len(state) == 2, output
-    with Detcore(tmp_path / "local") as local:
-        finished = local("run", local.config(**two), MODEL_DIR, "--json")
-        uuid = finished.summary["trials"][0]["latest_checkpoint"]
-        folder = local.home / "checkpoints" / uuid
-        assert state == {name: json.loads((folder / name).read_text()) for name in state}
+    config = detcore.slurm_config(launcher={"nodes": 2}, **TWO)
+    detcore.finish(detcore.start("run", config, MODEL_DIR, "--json"))
+    assert len(expected_of_two) == 2
+    assert detcore.state() == expected_of_two
 
 
-def test_script_runs_in_job_of_another_user(detcore: SlurmRuns, cluster: SlurmCluster) -> None:
+def test_code_runs_in_job_of_another_user(
+    detcore: SlurmRuns, cluster: SlurmCluster, expected_of_two: dict[str, Any]
+) -> None:
+    """A script finds its ranks on two nodes, and a trial class trains on the first node."""
     folder = detcore.write_code("train.py", SCRIPT)
     batch = folder / "job.sh"
     batch.write_text(BATCH_SCRIPT)
     variables = {**detcore.variables(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     cluster.run(
         "sbatch", "--wait", "-N2", "-n2", f"--chdir={folder}", "--output=out", str(batch),
+        str(detcore.config(**TWO)), str(MODEL_DIR),
         variables=variables,
     )  # fmt: skip
     lines = (folder / "out").read_text().splitlines()
     places = sorted(line.partition(" ")[2] for line in lines if line.startswith("place"))
     assert places == ["[0, 2, 0, 1, 0, 2]", "[1, 2, 0, 1, 1, 2]"], lines
+    assert detcore.state(trial_id=2) == expected_of_two, lines
 
 
 def test_shared_directory_holds_event_logs(detcore: SlurmRuns) -> None:

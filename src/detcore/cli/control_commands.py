@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -116,7 +117,7 @@ def _send_control(
         if state == "RUNNING" and is_here and not no_wait:
             if not as_json:
                 click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
-            _wait_for_runner(obj, experiment_id, what)
+            _wait_for_runner(obj, experiment_id, getattr(experiment, what))
             state = experiment.state.value
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
@@ -128,24 +129,15 @@ def _send_control(
             click.echo(f"resume with:  detcore experiment resume {experiment_id}")
 
 
-def _wait_for_runner(obj: CliContext, experiment_id: int, what: str) -> None:
-    """Wait until the runner has ended the trials, or has exited."""
-    from detcore.contract.values import Control
-    from detcore.run import reconcile_experiment
-
+def _wait_for_runner(obj: CliContext, experiment_id: int, request: Callable[[], None]) -> None:
+    """Wait until the runner has ended the trials. Repeat the request if the runner has exited."""
     with open_records(obj) as database:
         while True:
             record, is_alive = database.observe_experiment(experiment_id)
             if record.state.value != "RUNNING":
                 return
             if not is_alive:
-                reconcile_experiment(
-                    experiment_id,
-                    control=Control(what),
-                    database=database,
-                    environment=obj.environment,
-                )
-                return
+                request()
             time.sleep(_POLL_INTERVAL_S)
 
 

@@ -149,9 +149,11 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
     has_labels = any(row["labels"] for row in rows)
+    has_jobs = any(row["job"] for row in rows)
     columns: list[Column | str] = [
         NumberColumn("ID", style="bold"),
         Column("STATE", wrap=True, is_state=True),
+        *(["JOB"] if has_jobs else []),
         "STEPS",
         *(["RUNG"] if has_rungs else []),
         Column("BEST", wrap=True),
@@ -163,6 +165,7 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
         [
             row["id"],
             trial_state(row),
+            *([row["job"]] if has_jobs else []),
             row["steps_completed"],
             *([row["rung"]] if has_rungs else []),
             _best_at(row, metric),

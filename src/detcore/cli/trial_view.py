@@ -182,6 +182,7 @@ def _print_trial(facts: TrialFacts) -> None:
         "seed": trial.seed,
         "labels": ", ".join(trial.labels) or None,
         "notes": trial.notes or None,
+        "job": trial.job,
         "folder": trial.trial_dir,
         "damaged": damaged if facts.num_damaged else None,
     }

@@ -65,6 +65,8 @@ def control_locally(
     else:
         from detcore.run import control_experiment
 
+        if _list_lost_jobs(database, experiment_id):  # only a runner can let them save
+            activate_locally(database, environment, experiment_id)
         control_experiment(
             experiment_id, Control(action), database=database, environment=environment
         )
@@ -77,7 +79,7 @@ def activate_locally(database: Database, environment: Environment, experiment_id
         NotFoundError: If no experiment has this id.
         RunError: If the experiment is complete, or the process exits.
     """
-    from detcore.run import get_experiment_dir
+    from detcore.run import get_experiment_dir, hold_experiment_lock
 
     if database.get_experiment(experiment_id).state is ExperimentState.COMPLETED:
         raise RunError(
@@ -88,6 +90,10 @@ def activate_locally(database: Database, environment: Environment, experiment_id
     log = get_experiment_dir(environment, experiment_id) / _LOG
     if _is_at_work(database, experiment_id):
         return log
+    if database.get_experiment(experiment_id).state is ExperimentState.RUNNING:
+        # The runner was killed. A new runner has taken over when the state is RUNNING again.
+        with hold_experiment_lock(database, environment, experiment_id):
+            database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
     record = database.get_experiment(experiment_id)
     log.parent.mkdir(parents=True, exist_ok=True)
     begin = log.stat().st_size if log.exists() else 0
@@ -101,6 +107,12 @@ def activate_locally(database: Database, environment: Environment, experiment_id
                     f"--resume {experiment_id} exited. Its output:\n{_read_tail(log, begin)}"
                 )
     return log
+
+
+def _list_lost_jobs(database: Database, experiment_id: int) -> list[str]:
+    """Return the jobs of an experiment that has no runner any more."""
+    _, is_alive = database.observe_experiment(experiment_id)
+    return [] if is_alive else database.list_running_jobs(experiment_id)
 
 
 def _is_at_work(database: Database, experiment_id: int) -> bool:
@@ -201,7 +213,8 @@ def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRe
 
     Raises:
         NotFoundError: If no experiment has this id.
-        RunError: If it is running, or if another experiment starts from one of its checkpoints.
+        RunError: If it or one of its jobs is running, or if another experiment starts from one of
+            its checkpoints.
         CheckpointStateError: If one of its checkpoints is in the model registry.
     """
     _, is_alive = database.observe_experiment(experiment_id)
@@ -209,6 +222,13 @@ def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRe
         raise RunError(
             f"experiment {experiment_id} is running and cannot be deleted.\n"
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"
+        )
+    jobs = database.list_running_jobs(experiment_id)
+    if jobs:
+        raise RunError(
+            f"experiment {experiment_id} has no runner, but its jobs may still run: "
+            f"{', '.join(jobs)}.\n"
+            f"End them first: .kill(), or detcore experiment kill {experiment_id}"
         )
     checkpoints = database.list_checkpoints(experiment_id=experiment_id)
     uuids = [checkpoint.uuid for checkpoint in checkpoints]

@@ -174,19 +174,19 @@ def format_mapping(config: Mapping[str, object]) -> str:
 def make_refusal_error(
     loaded: LoadedConfig, refused: Mapping[str, Exception]
 ) -> ExperimentFileError:
-    """Return the report of sections that plugins reject.
+    """Return the report of settings that plugins reject.
 
     Args:
         loaded: The experiment file.
-        refused: Errors of plugins by section, such as ``"searcher"``.
+        refused: Errors of plugins by setting, such as ``"searcher"`` or ``"launcher.lines.0"``.
     """
     mistakes = []
-    for section, error in refused.items():
-        node = (
-            find_node(loaded.root, (section, "name"))
-            or find_node(loaded.root, (section,))
-            or loaded.root
-        )
+    for setting, error in refused.items():
+        section, *names = setting.split(".")
+        place = (section, *(int(name) if name.isdigit() else name for name in names))
+        places = ((*place, "name"), place, (section, "name"), (section,))
+        nodes = filter(None, (find_node(loaded.root, place) for place in places))
+        node = next(nodes, loaded.root)
         message, *advice = str(error).splitlines()
         mistakes.append(make_diagnostic(node.span, message, help=advice))
     return ExperimentFileError(mistakes, name=str(loaded.path))

@@ -342,6 +342,8 @@ class SearchError(RunError):
 class WorkerError(RunError):
     """Raised when a worker process cannot be started, or exits before its trial is finished."""
 
+    setting: str | None = None  # the cause, such as "launcher.partition"
+
 
 class InvalidArgumentError(DetcoreError, ValueError, TypeError, AssertionError):
     """Raised when arguments of a client method are invalid, alone or in combination.

@@ -167,16 +167,14 @@ class SupportsCheck(Protocol):
     """A launcher that can tell before a run starts that it can never start some trials."""
 
     def check_trial(self, settings: TrialSettings, *, slots: int) -> None:
-        """Reject trials that could never start. Called once, before anything is recorded.
-
-        Trials that only have to wait are accepted.
+        """Reject trials that could never start, but not trials that only have to wait.
 
         Args:
             settings: The settings of the trials.
             slots: Number of workers of each trial; >= 1.
 
         Raises:
-            WorkerError: If a trial could not be started, with the reason.
+            WorkerError: If a trial could not be started, with the reason and perhaps the `setting`.
         """
 
 

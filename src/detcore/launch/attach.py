@@ -13,8 +13,9 @@ from detcore.contract.values import TrialInfo
 class SupportsAttach(Protocol):
     """A launcher that finds the workers that an earlier runner has started, such as Slurm jobs.
 
-    Its groups may send the event ``preempted`` with a ``reason`` before they end. The trial then
-    starts again without counting a restart.
+    Its groups may send the event ``submitted`` with the id of their ``job``, which commands show,
+    and ``preempted`` with a ``reason`` before they end. The trial then starts again without
+    counting a restart.
     """
 
     def find_run(self, trial_dir: Path, *, slots: int) -> int | None:

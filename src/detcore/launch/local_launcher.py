@@ -6,12 +6,9 @@ import contextlib
 import functools
 import json
 import math
-import os
 import pkgutil
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from detcore.contract.errors import PluginError, WorkerError
-from detcore.contract.launch import Line, OutputSink, RendezvousService, WorkerEvent, WorkerGroup
+from detcore.contract.launch import Line, OutputSink, RendezvousService, WorkerEvent
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
 from detcore.launch.job_variables import LocalJob
 from detcore.launch.output_lines import RewriteLimit
+from detcore.launch.worker_group import SupervisedGroup, Wake, find_linger_s
 from detcore.launch.worker_processes import (
     WorkerProcess,
     Workers,
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 _READ_BYTES = 1 << 16
 _WORKER = (sys.executable, "-m", "detcore.launch.worker")
 
-# The workers of a trial class end together, but a worker may hang while its framework shuts down.
-_LINGER_S = 60.0
 # Interval at which the state of a progress bar becomes a line.
 _UPDATE_INTERVAL_S = 10.0
 
@@ -125,7 +121,7 @@ class LocalLauncher:
             on_failure.callback(wake.close)
             workers = Workers(
                 LineSink(on_output),
-                linger_s=_LINGER_S if is_class else None,
+                linger_s=find_linger_s(info),
                 stop_s=_make_stop_timeout(info),
                 on_end=wake.set,
             )
@@ -332,7 +328,7 @@ class ChannelEnd:
             self._unsent = b""  # the worker has exited
 
 
-class LocalWorkerGroup(WorkerGroup):
+class LocalWorkerGroup(SupervisedGroup):
     """Workers that are processes of this machine; see `WorkerGroup`.
 
     Args:
@@ -350,89 +346,22 @@ class LocalWorkerGroup(WorkerGroup):
         channels: Sequence[socket.socket],
         wake: Wake,
     ) -> None:
-        self._workers = workers
+        super().__init__(workers, wake)
         self._job = job
         self._channels = channels
         self._chief = ChannelEnd(channels[0])
-        self._wake = wake
-        self._is_alive = True
-
-    @property
-    def pid(self) -> int:
-        return self._workers.pids[0]
-
-    @property
-    def pids(self) -> list[int]:
-        return self._workers.pids
-
-    @property
-    def first_failed(self) -> int | None:
-        return self._workers.first_failed
-
-    @property
-    def is_alive(self) -> bool:
-        return self._is_alive
 
     def fileno(self) -> int:
         # A channel at its end would always be readable.
         return self._chief.fileno() if self._chief.is_open else self._wake.fileno()
 
-    def poll(self) -> list[WorkerEvent]:
-        self._wake.clear()
-        self._workers.poll()
-        # Checked before reading, so that all events sent before the end are read.
-        is_running = self._workers.is_alive
-        events = self._chief.read()
-        self._is_alive = is_running
-        return events
+    def read_events(self) -> list[WorkerEvent]:
+        return self._chief.read()
 
     def reply(self, **fields: Any) -> None:
         self._chief.reply(**fields)
 
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self._workers.signal(number)
-
-    def kill(self) -> None:
-        self._workers.kill()
-
-    def close(self) -> int:
-        code = self._workers.close()
+    def release(self) -> None:
         self._job.close()
-        self._wake.close()
         for channel in self._channels:
             channel.close()
-        return code
-
-
-class Wake:
-    """A pipe with which a thread ends the wait of another thread."""
-
-    def __init__(self) -> None:
-        self._read_fd, self._write_fd = os.pipe()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        os.set_blocking(self._read_fd, False)
-        os.set_blocking(self._write_fd, False)
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable after `set`."""
-        return self._read_fd
-
-    def set(self) -> None:
-        """Make the descriptor readable; from any thread, also after `close`."""
-        with self._lock, contextlib.suppress(BlockingIOError):
-            if not self._is_closed:
-                os.write(self._write_fd, b"\0")
-
-    def clear(self) -> None:
-        """Make the descriptor unreadable."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read_fd, 1024):
-                pass
-
-    def close(self) -> None:
-        """Close the pipe."""
-        with self._lock:
-            self._is_closed = True
-            for descriptor in (self._read_fd, self._write_fd):
-                os.close(descriptor)

@@ -14,6 +14,7 @@ from detcore.log.lines import EventLogDamagedError
 from detcore.log.reading import event_log_path, read_event_lines, read_event_log
 
 _MAX_HEADER_BYTES = 4096
+_MAX_DURATIONS_BYTES = 8 << 20
 
 
 def read_log_header(info: TrialInfo) -> bytes:
@@ -36,13 +37,16 @@ def read_log_header(info: TrialInfo) -> bytes:
 def read_save_durations(info: TrialInfo, *, run_id: int) -> list[float]:
     """Return the seconds that each save of a trial's run took, 0 if unknown; empty without a log.
 
+    Only the end of a long log is read.
+
     Args:
         info: The trial.
         run_id: One of its runs.
     """
     path = event_log_path(Path(info.trial_dir), run_id)
     with contextlib.suppress(FileNotFoundError, EventLogDamagedError):
-        events = [line.event for line in read_event_lines(path)]
+        start = max(0, path.stat().st_size - _MAX_DURATIONS_BYTES)
+        events = [line.event for line in read_event_lines(path, start)]
         return [event.total_s or 0.0 for event in events if isinstance(event, CheckpointCommitted)]
     return []
 

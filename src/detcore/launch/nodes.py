@@ -4,10 +4,10 @@ The launcher decides on which machine each rank runs, and carries a few values b
 This module provides the other parts:
 
 - `place_ranks` numbers the workers, and `rank_variables` computes their environment variables.
-- `start_rank` starts a worker on its machine, and `Workers` handles failures.
+- `start_rank` starts a worker on its machine. `RemoteWorkerGroup` is the runner's view of
+  the workers, and `Workers` handles failures.
 - `find_services` returns the rendezvous services of plugins, through which libraries such as
   Horovod find the other workers. A `SupportsHosts` can start any command on several machines.
-- `Wake` lets a thread end a wait of the runner.
 - `LogSource` and `LogCopy` copy the trial's log to the runner if the machines share no file system.
 - `create_log` creates the log in tests that start workers without a runner.
 """
@@ -31,10 +31,11 @@ from detcore.launch.job_variables import (
     make_rank_variables,
     place_ranks,
 )
-from detcore.launch.local_launcher import Wake, find_services
+from detcore.launch.local_launcher import find_services
 from detcore.launch.log_relay import LogCopy, LogSource, read_log_header, read_save_durations
 from detcore.launch.output_lines import LineCutter
-from detcore.launch.worker_processes import RemoteProcess, Workers
+from detcore.launch.worker_group import RemoteWorkerGroup
+from detcore.launch.worker_processes import Workers
 from detcore.log.writing import open_log
 
 __all__ = [
@@ -46,13 +47,12 @@ __all__ = [
     "LogCopy",
     "LogSource",
     "RankPlace",
-    "RemoteProcess",
+    "RemoteWorkerGroup",
     "Rendezvous",
     "RendezvousService",
     "RendezvousStore",
     "Sink",
     "SupportsHosts",
-    "Wake",
     "Workers",
     "create_log",
     "drop_outer_job_variables",

@@ -126,6 +126,7 @@ class TrialRecord:
         control: Request to end this trial only, or None.
         labels: Labels for searching, sorted.
         notes: Longer notes, or "".
+        job: Id of the job in which a launcher runs the newest run, or None.
     """
 
     id: int
@@ -145,6 +146,7 @@ class TrialRecord:
     control: Control | None = None
     labels: Sequence[str] = ()
     notes: str = ""
+    job: str | None = None
 
     @property
     def run_id(self) -> int:

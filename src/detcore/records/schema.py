@@ -89,6 +89,7 @@ trials = Table(
     Column("control", make_enum_type(Control)),
     Column("labels", DOCUMENT, nullable=False),
     Column("notes", PlainText, nullable=False),
+    Column("job", PlainText),
     # An index instead of a constraint, because SQLite can add an index without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
     # A runner looks for requests about twice per second, possibly among 100,000 trials.

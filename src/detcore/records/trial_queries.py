@@ -134,6 +134,21 @@ class TrialQueries(Queries):
         """
         self._update_row(trials, trial_id, trial_dir=path)
 
+    def set_trial_job(self, trial_id: int, job: str) -> None:
+        """Record the job in which a launcher runs the newest run.
+
+        Raises:
+            NotFoundError: If no trial has this id.
+        """
+        self._update_row(trials, trial_id, job=job)
+
+    def list_running_jobs(self, experiment_id: int) -> list[str]:
+        """Return the jobs of running trials. They may run on after their runner was killed."""
+        is_running = (trials.c.state == TrialState.RUNNING) & trials.c.job.is_not(None)
+        query = select(trials.c.job).where(trials.c.experiment_id == experiment_id, is_running)
+        with self._begin_read() as connection:
+            return list(connection.scalars(query.order_by(trials.c.id)))
+
     def update_trial(
         self,
         trial_id: int,
@@ -203,7 +218,7 @@ class TrialQueries(Queries):
             connection.execute(
                 update(trials)
                 .where(trials.c.id == trial_id)
-                .values(state=TrialState.RUNNING, error=None, ended_at=None)
+                .values(state=TrialState.RUNNING, error=None, ended_at=None, job=None)
             )
             return run_id
 

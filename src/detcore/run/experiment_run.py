@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import Control, ExperimentState
-from detcore.launch import count_cores
+from detcore.launch import SupportsAttach, count_cores
 from detcore.plugins import PluginManager
 from detcore.plugins.delivery import Delivery
 from detcore.records import (
@@ -79,7 +79,7 @@ def start_experiment(
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
         with (
-            open_launcher(config, model_dir, settings) as launcher,
+            open_launcher(config, model_dir, settings, loaded=loaded) as launcher,
             recorded as (experiment_id, lock),
         ):
             run = ExperimentRun(
@@ -107,7 +107,8 @@ def record_experiment(loaded: LoadedConfig, model_dir: Path, settings: RunSettin
     """
     with _open_checked(loaded, settings, test_mode=False) as (config, database, _):
         recorded = _record_experiment(database, config, loaded.text, model_dir, settings)
-        with open_launcher(config, model_dir, settings), recorded as (experiment_id, _):
+        launcher = open_launcher(config, model_dir, settings, loaded=loaded)
+        with launcher, recorded as (experiment_id, _):
             return experiment_id
 
 
@@ -271,7 +272,19 @@ def resume_experiment(
             if settings.is_server_managed:
                 return run.run()  # an error is recorded
             with open_launcher(run.config, run.model_dir, settings) as ready:
+                _refuse_lost_jobs(database, experiment_id, ready)
                 return run.run(ready)
+
+
+def _refuse_lost_jobs(database: Database, experiment_id: int, launcher: Launcher) -> None:
+    """Raise a RunError if jobs may still run that a launcher cannot find."""
+    jobs = database.list_running_jobs(experiment_id)
+    if jobs and not isinstance(launcher, SupportsAttach):
+        raise RunError(
+            f"the jobs {', '.join(jobs)} of experiment {experiment_id} may still run, and would "
+            "train the same trials.\nResume with the launcher that submitted them:  "
+            f"detcore run --resume {experiment_id} --launcher NAME"
+        )
 
 
 def _check_resumable(record: ExperimentRecord) -> None:

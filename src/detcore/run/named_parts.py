@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.contract.errors import DetcoreError, RunError, SearchError
+from detcore.config import make_refusal_error
+from detcore.contract.errors import DetcoreError, RunError, SearchError, WorkerError
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck
 from detcore.optional_distributions import describe_missing_name
 from detcore.run.trial_start import count_slots, has_no_length
@@ -16,7 +17,7 @@ from detcore.search import SearchSetup
 from detcore.trial import import_object
 
 if TYPE_CHECKING:
-    from detcore.config import ExperimentConfig
+    from detcore.config import ExperimentConfig, LoadedConfig
     from detcore.plugins import PluginManager
     from detcore.run.run_listener import RunSettings
     from detcore.search import SearchMethod
@@ -98,7 +99,11 @@ def _find_named_frameworks(
 
 @contextlib.contextmanager
 def open_launcher(
-    config: ExperimentConfig, model_dir: Path, settings: RunSettings
+    config: ExperimentConfig,
+    model_dir: Path,
+    settings: RunSettings,
+    *,
+    loaded: LoadedConfig | None = None,
 ) -> Iterator[Launcher]:
     """Open the launcher for an experiment, and check that it can start the trials.
 
@@ -106,6 +111,7 @@ def open_launcher(
         config: The experiment's configuration.
         model_dir: Directory of the user's code.
         settings: The settings of the run.
+        loaded: The experiment file, if errors show its lines.
 
     Raises:
         DetcoreError: If the launcher cannot be created, or cannot start the trials.
@@ -113,7 +119,12 @@ def open_launcher(
     num_workers, _ = count_slots(config, max_slots=settings.max_slots)
     with contextlib.closing(choose_launcher(config, model_dir, settings)) as launcher:
         if isinstance(launcher, SupportsCheck):
-            launcher.check_trial(config.trial_settings(), slots=num_workers)
+            try:
+                launcher.check_trial(config.trial_settings(), slots=num_workers)
+            except WorkerError as error:
+                if loaded is None or error.setting is None:
+                    raise
+                raise make_refusal_error(loaded, {error.setting: error}) from error
         yield launcher
 
 

@@ -127,15 +127,18 @@ class SearchLoop:
             num_places=self._slots.max_concurrent,
             starts_once=self._state.starts_once,
         )
-        for action in actions:
-            self._perform_action(action)
         needed = {*self._state.order, *self._state.again}
         live = {
             trial_id
             for index, trial_id in self._log.trial_ids.items()
             if self._starter.has_live_workers(trials[trial_id], is_needed=index in needed)
         }
+        for action in actions:
+            if not (isinstance(action, Record) and self._log.trial_ids[action.trial] in live):
+                self._perform_action(action)
         log_trial_ends(self._database, self._experiment_id, self._starter.storage, without=live)
+        if live:  # followed before a request can end the run
+            self._handle_events(Tick(time.monotonic()))
         self._report_progress()
 
     def _observe_workers(self) -> None:
@@ -158,6 +161,9 @@ class SearchLoop:
             return
         if event.type == "question":
             trial.workers.reply(**self._starter.answer_query(trial.info, event.fields))
+            return
+        if event.type == "submitted":
+            self._database.set_trial_job(trial.info.trial_id, str(event.fields["job"]))
             return
         if event.type == "inexact_resume":
             self._report_inexact(str(event.fields["framework"]), str(event.fields["reason"]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import find_intact_checkpoint
 from detcore.contract.errors import CheckpointCorruptError, RunError, StorageError
-from detcore.contract.values import TrialInfo
+from detcore.contract.values import TrialInfo, TrialState
 from detcore.environment import read_variables
 from detcore.launch import SupportsAttach, framework_variables
 from detcore.log.reading import event_log_path
@@ -226,6 +226,7 @@ class TrialStarter:
         self.follower.follow(event_log_path(Path(info.trial_dir), info.run_id))
         output = self._open_output(info)
         workers = self.launcher.attach(info, keep_open=(self.lock.fd,), on_output=output)
+        self.database.set_trial_state(trial.id, TrialState.RUNNING)
         self.run.listener.trial_started(info, pid=workers.pid)
         return RunningTrial(index, info, workers, output)
 

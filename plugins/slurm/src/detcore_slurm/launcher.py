@@ -30,6 +30,7 @@ from detcore_slurm.slurm_commands import (
     SlurmUnreachableError,
     cancel_job,
     find_job,
+    list_draining_jobs,
     query_jobs,
 )
 from detcore_slurm.slurm_settings import SlurmSettings
@@ -39,6 +40,7 @@ from detcore_slurm.worker_group import SlurmWorkerGroup
 _FOLLOW_S = 0.1
 _HEARTBEAT_S = 0.5
 _END_TIMEOUT_S = 120.0
+_POLLS_PER_DRAIN = 6
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -274,7 +276,7 @@ class SlurmLauncher:
             self._groups.remove(group)
 
     def _follow_jobs(self) -> None:
-        query_at = beat_at = 0.0
+        query_at = beat_at = drain_at = 0.0
         while not self._is_closing.wait(_FOLLOW_S):
             with self._lock:
                 groups = list(self._groups)
@@ -285,7 +287,7 @@ class SlurmLauncher:
                 beat_at = now + _HEARTBEAT_S
                 for group in groups:
                     group.folder.heartbeat.write_text(secrets.token_hex(8))
-            with contextlib.suppress(SlurmUnreachableError):  # the jobs continue
+            with contextlib.suppress(WorkerError):  # the jobs continue, and this tries again
                 while self._cancels:
                     cancel_job(self._cancels[0])
                     self._cancels.popleft()
@@ -297,3 +299,9 @@ class SlurmLauncher:
                     states = query_jobs([group.record.job for group in submitted])
                     for group in submitted:
                         group.observe_job(states[group.record.job])
+                if now >= drain_at:
+                    drain_at = now + _POLLS_PER_DRAIN * self._settings.poll_s
+                    draining = list_draining_jobs([group.record.job for group in groups])
+                    for group in groups:
+                        if group.record.job in draining:
+                            group.leave_node()

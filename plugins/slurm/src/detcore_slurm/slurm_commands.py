@@ -28,16 +28,21 @@ _INPUT_VARIABLES = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
 _KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 # Words of Slurm's refusals, and the options that they are about.
 _REFUSALS = (
-    ("partition", "--partition"),
-    ("account", "--account"),
-    ("time limit|--time", "--time"),
-    ("memory|--mem", "--mem"),
-    ("gres|gpu|tres", "--gpus"),
-    ("qos", "--qos"),
-    ("feature", "--constraint"),
-    ("reservation", "--reservation"),
-    ("node count|more processors|node configuration", "--ntasks"),
+    ("partition", ("--partition",)),
+    ("account", ("--account",)),
+    ("time limit|--time", ("--time",)),
+    ("memory|--mem", ("--mem",)),
+    ("gres|gpu|tres", ("--gpus",)),
+    ("qos", ("--qos",)),
+    ("feature", ("--constraint",)),
+    ("reservation", ("--reservation",)),
+    (
+        "node count|more processors|node configuration",
+        ("--mem", "--gpus", "--cpus-per-task", "--nodes", "--ntasks"),
+    ),
 )
+# Options that cannot be reduced.
+_MINIMA = ("--ntasks=1", "--cpus-per-task=1")
 
 
 class SlurmUnreachableError(WorkerError):
@@ -92,7 +97,7 @@ def submit_job(script: Path, options: Mapping[str, str], *, after: int | None = 
         WorkerError: If Slurm refuses the job.
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
-    output = _call_for_script(["sbatch", "--parsable", *dependency, str(script)], script, options)
+    output = _call_for_job(["sbatch", "--parsable", *dependency, str(script)], options)
     # Such as "12;cluster".
     return int(output.strip().splitlines()[-1].partition(";")[0])
 
@@ -104,7 +109,7 @@ def check_job(script: Path, options: Mapping[str, str]) -> None:
         WorkerError: If Slurm would refuse the job.
     """
     try:
-        _call_for_script(["sbatch", "--test-only", str(script)], script, options)
+        _call_for_job(["sbatch", "--test-only", str(script)], options)
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
@@ -139,6 +144,22 @@ def query_jobs(jobs: Sequence[int]) -> dict[int, JobState]:
     return states
 
 
+def list_draining_jobs(jobs: Sequence[int]) -> list[int]:
+    """Return the jobs on nodes that an administrator drains. Slurm lets them run to their end.
+
+    Raises:
+        WorkerError: If slurmctld does not answer.
+    """
+    if not jobs:
+        return []
+    command = ["sinfo", "--noheader", "--Node", "--states=draining", "--format=%N"]
+    listing = ",".join(sorted({*call_slurm(command).split()}))
+    if not listing:
+        return []
+    output = call_slurm(["squeue", "--noheader", f"--nodelist={listing}", "--Format=JobID:20"])
+    return [job for job in map(int, output.split()) if job in jobs]
+
+
 def find_job(name: str) -> int | None:
     """Return the job with a name, or None.
 
@@ -162,14 +183,18 @@ def requeue_job(job: int) -> bool:
     return True
 
 
-def cancel_job(job: int) -> None:
+def cancel_job(job: int, *options: str) -> None:
     """Cancel a job. Its processes get SIGTERM, and later SIGKILL.
 
+    Args:
+        job: The job. It is ignored if it has ended.
+        options: Options of scancel.
+
     Raises:
-        WorkerError: If slurmctld does not answer. A job that has ended is ignored.
+        WorkerError: If slurmctld does not answer.
     """
     try:
-        call_slurm(["scancel", "--quiet", str(job)])
+        call_slurm(["scancel", "--quiet", *options, str(job)])
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
@@ -224,28 +249,28 @@ def _call_once(command: Sequence[str]) -> str:
     raise WorkerError(message)
 
 
-def _call_for_script(command: Sequence[str], script: Path, options: Mapping[str, str]) -> str:
+def _call_for_job(command: Sequence[str], options: Mapping[str, str]) -> str:
+    """Run sbatch. If it refuses the job, the error names the options that are the cause."""
     try:
         return call_slurm(command, tries=2 if command[1] == "--test-only" else 1)
     except SlurmUnreachableError:
         raise
     except WorkerError as error:
-        if not script.exists() or "not found: Slurm" in str(error):
+        message = str(error)
+        if "not found: Slurm" in message:
             raise
-        raise WorkerError(
-            f"Slurm refuses the job of a trial: {error}\n{_blame_line(str(error), script, options)}"
-        ) from error
-
-
-def _blame_line(message: str, script: Path, options: Mapping[str, str]) -> str:
-    """Return the line of a batch script that a refusal is about, or all its options."""
-    lines = list(enumerate(script.read_text().splitlines(), 1))
-    blamed = [prefix for words, prefix in _REFUSALS if re.search(words, message, re.IGNORECASE)]
-    listed = {
-        f"line {number} of the batch script: {line}  (from {setting})": option
-        for number, line in lines
-        for option, setting in options.items()
-        if line == f"#SBATCH {option}"
-    }
-    blamed_lines = [text for text, option in listed.items() if option.startswith(tuple(blamed))]
-    return "\n".join([*(blamed_lines or listed), "Correct the setting in the experiment file."])
+        prefixes = tuple(
+            prefix
+            for words, blamed_prefixes in _REFUSALS
+            if re.search(words, message, re.IGNORECASE)
+            for prefix in blamed_prefixes
+        )
+        blamed = {
+            option: setting
+            for option, setting in options.items()
+            if (option.startswith(prefixes) and option not in _MINIMA) or option in message
+        } or options
+        listed = " or ".join(f"{option} ({setting})" for option, setting in blamed.items())
+        refusal = WorkerError(f"Slurm refuses the job of a trial: {message}\nCorrect {listed}.")
+        refusal.setting = "launcher" if blamed is options else next(iter(blamed.values()))
+        raise refusal from error

@@ -125,4 +125,5 @@ class SlurmSettings(BaseModel):
             if value is not None
         }
         options[f"--ntasks={slots}"] = "resources.slots_per_trial"
-        return {**options, **dict.fromkeys(self.lines, "launcher.lines")}
+        lines = {line: f"launcher.lines.{number}" for number, line in enumerate(self.lines)}
+        return {**options, **lines}

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import Any
 
 from detcore.errors import WorkerError
-from detcore.launch import OutputSink, WorkerEvent
+from detcore.launch import OutputSink
 from detcore.launch.nodes import (
     LogCopy,
     LogSource,
-    Wake,
-    Workers,
+    RemoteWorkerGroup,
     read_log_header,
     read_save_durations,
 )
 from detcore.types import TrialInfo
 from detcore_slurm.job_record import JobRecord
 from detcore_slurm.run_folder import Appender, RunFolder, Tail
-from detcore_slurm.slurm_commands import GONE, JobState, SlurmUnreachableError
+from detcore_slurm.slurm_commands import GONE, JobState, SlurmUnreachableError, cancel_job
 from detcore_slurm.submission import Submission
 
-_LINGER_S = 60.0
 # Files of an ended job arrive later than its state on a network file system.
 _SETTLE_S = 5.0
 # Lines that arrived in this time before the runner was killed are shown twice.
@@ -40,10 +36,9 @@ _SAVED_CODE = 75
 _KILLED_CODES = (-signal.SIGTERM, -signal.SIGUSR1, -signal.SIGKILL, 128 + signal.SIGTERM,
                  128 + signal.SIGUSR1, 128 + signal.SIGKILL)  # fmt: skip
 _REPLIES_TO_SEARCHER = ("train", "end")
-_PREEMPTED = "preempted"
 
 
-class SlurmWorkerGroup:
+class SlurmWorkerGroup(RemoteWorkerGroup):
     """Workers that the tasks of a Slurm job start; see `detcore.launch.WorkerGroup`.
 
     The launcher's thread calls `follow` and `observe_job`; the runner calls the other methods.
@@ -73,6 +68,7 @@ class SlurmWorkerGroup:
         cancel: Callable[[int], None],
         on_close: Callable[[SlurmWorkerGroup], None],
     ) -> None:
+        super().__init__(record.slots, info)
         self.record = record
         self.folder = folder
         self._info = info
@@ -87,8 +83,6 @@ class SlurmWorkerGroup:
         self._submission = submission
         self._is_new = is_new = submission is not None
         self._commands = Appender(folder.commands)
-        self._wake = Wake()
-        self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._tails = [Tail(folder.find_rank_log(rank)) for rank in range(record.slots)]
         self._seen = {} if is_new else (folder.read_value("seen") or {})
         self._lines: list[tuple[int, Mapping[str, Any], int]] = []  # not handled yet
@@ -99,83 +93,33 @@ class SlurmWorkerGroup:
         self._own_signal: int | None = None
         self._kill_at: float | None = None
         self._shown = ""
-        self._is_alive = True
         self._is_done = False
+        self._is_drained = False
         self._noted_at = 0.0
         self._running_since: float | None = None
         self._over_since: float | None = None
-        self._ranks = [_Rank(rank, self) for rank in range(record.slots)]
-        self._workers = Workers(
-            lambda rank, stream, line: None,  # their output comes in files
-            linger_s=_LINGER_S if info.settings.is_trial_class else None,
-            on_end=self._wake.set,
-        )
-        for rank in self._ranks:
-            self._workers.adopt(rank)
-
-    @property
-    def pid(self) -> int:
-        """Process id of rank 0 on its node; 0 before it has started."""
-        return self._ranks[0].pid
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids by rank, each on the worker's node."""
-        return [rank.pid for rank in self._ranks]
-
-    @property
-    def first_failed(self) -> int | None:
-        """The rank that failed first, or None."""
-        return self._workers.first_failed
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether a worker was running or events were pending at the last `poll`."""
-        return self._is_alive
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when `poll` has work."""
-        return self._wake.fileno()
-
-    def poll(self) -> list[WorkerEvent]:
-        """Return the events that rank 0 sent since the last call, without waiting."""
-        self._wake.clear()
-        self._workers.poll()
-        # Checked before reading, so that all events sent before the end are read.
-        is_running = self._workers.is_alive
-        events = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                events.append(self._events.get_nowait())
-        self._is_alive = is_running
-        return events
+        self._report_job()
 
     def reply(self, **fields: Any) -> None:
         """Reply to rank 0 with JSON values."""
         self._send(reply=fields)
 
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        """Request a checkpoint and exit from the workers. A waiting job is canceled."""
-        self._workers.signal(number)
-
-    def kill(self) -> None:
-        """Kill the workers and their child processes immediately."""
-        self._workers.kill()
-
-    def close(self) -> int:
-        """Wait for the end, release everything, and return the exit code; see `WorkerGroup`."""
-        code = self._workers.close()
+    def release(self) -> None:
+        """Release descriptors, and record that the runner has seen the end of the run."""
         self._on_close(self)
         self.record.close_run()
         for descriptor in self._kept:
             os.close(descriptor)
         if self._copy is not None:
             self._copy.close()
-        self._wake.close()
-        return code
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal to all ranks, once for each number."""
+    def send_signal(self, rank: int, number: int) -> None:
+        """Send a signal to all ranks, when it is sent to the first rank that still runs.
+
+        The tasks read the same commands, so one line reaches all ranks. A waiting job is canceled.
+        """
+        if not all(earlier.has_ended for earlier in self.ranks[:rank]):
+            return
         if number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             self._own_signal = number
             if self._kill_at is None and number == signal.SIGKILL:
@@ -196,6 +140,7 @@ class SlurmWorkerGroup:
             return
         try:
             self._submission.submit()
+            self._report_job()
         except SlurmUnreachableError:
             self._show_once("the controller of Slurm does not answer. The job is submitted later")
         except WorkerError as error:
@@ -203,9 +148,9 @@ class SlurmWorkerGroup:
         if self._is_done and self.record.job:  # the runner has ended it meanwhile
             self._cancel(self.record.job)
 
-    def is_first_running(self, rank: int) -> bool:
-        """Whether all ranks before this one have ended."""
-        return all(earlier.has_ended for earlier in self._ranks[:rank])
+    def _report_job(self) -> None:
+        if self.record.job:
+            self.add_event("submitted", job=str(self.record.job))
 
     def follow_safely(self) -> None:
         """Read the new lines of all files. An error that does not pass ends the run."""
@@ -242,7 +187,7 @@ class SlurmWorkerGroup:
 
     def observe_job(self, state: JobState) -> None:
         """Compare the files with what Slurm says about the job."""
-        if self._is_done or all(rank.has_ended for rank in self._ranks):
+        if self._is_done or all(rank.has_ended for rank in self.ranks):
             return
         is_same_start = self._claim is not None and self._claim["restarts"] >= state.restarts
         if state.is_pending and self._claim is None:
@@ -252,10 +197,20 @@ class SlurmWorkerGroup:
             self._check_claim()
         else:  # the job has ended, or was requeued since it started this run
             self._over_since = self._over_since or time.monotonic()
-            is_complete = len(self._codes) == len(self._ranks)
+            is_complete = len(self._codes) == len(self.ranks)
             if is_complete or time.monotonic() > self._over_since + _SETTLE_S:
                 self.follow_safely()
                 self._end_run(state)
+
+    def leave_node(self) -> None:
+        """Let the trial save and continue elsewhere, because its node is drained.
+
+        Raises:
+            WorkerError: If slurmctld does not answer.
+        """
+        if self._claim is not None and not self._is_drained:
+            cancel_job(self.record.job, "--batch", "--signal=TERM")
+            self._is_drained = True
 
     def _read_claim(self) -> None:
         self._claim = self.folder.read_claim()
@@ -275,8 +230,7 @@ class SlurmWorkerGroup:
             is_held = "held" in state.reason.lower()
             self._show_once(f"job {self.record.job} waits: {state.reason}{hint if is_held else ''}")
         # A waiting trial does not hang.
-        self._events.put(WorkerEvent("status", {"text": f"waits: {state.reason}"}))
-        self._wake.set()
+        self.add_event("status", text=f"waits: {state.reason}")
 
     def _check_claim(self) -> None:
         """Explain a job that runs, but does not write into the folder."""
@@ -306,10 +260,9 @@ class SlurmWorkerGroup:
             if kind == "searcher_completed" and self._num_replied:
                 self._num_replied -= 1  # an earlier runner has answered it
             elif not (kind == "question" and is_known):
-                self._events.put(WorkerEvent(kind, fields))
-                self._wake.set()
+                self.add_event(kind, **fields)
         elif "pid" in line:
-            self._ranks[rank].pid = line["pid"]
+            self.ranks[rank].pid = line["pid"]
         elif "slurm_signal" in line:
             self._slurm_signal = line["slurm_signal"]
         elif "code" in line:
@@ -317,7 +270,7 @@ class SlurmWorkerGroup:
 
     def _copy_log(self) -> None:
         """Append the new lines of the nodes' event log to the runner's."""
-        is_over = self._over_since is not None or len(self._codes) == len(self._ranks)
+        is_over = self._over_since is not None or len(self._codes) == len(self.ranks)
         while self._copy is not None:
             start, lines = self._source.read(is_over=is_over)
             if not lines:
@@ -326,13 +279,13 @@ class SlurmWorkerGroup:
 
     def _mark_ended(self) -> None:
         for rank, code in self._codes.items():
-            self._ranks[rank].mark_ended(code)
+            self.ranks[rank].mark_ended(code)
 
     def _end_run(self, state: JobState) -> None:
         """End a run whose job has ended or was requeued."""
         self._is_done = True
         self._copy_log()
-        is_complete = len(self._codes) == len(self._ranks)
+        is_complete = len(self._codes) == len(self.ranks)
         is_by_slurm = not state.is_over or state.name in ("PREEMPTED", "TIMEOUT", "NODE_FAIL")
         # Slurm has forgotten how the job ended while no runner was there.
         is_by_slurm = is_by_slurm or (state is GONE and not self._is_new and not is_complete)
@@ -368,11 +321,10 @@ class SlurmWorkerGroup:
         causes = {"TIMEOUT": "reached its time limit", "NODE_FAIL": "lost its node"}
         is_near = self._slurm_signal == signal.SIGUSR1
         default = "is near its time limit" if is_near else "was signaled by Slurm"
+        default = "ran on a node that is drained" if self._is_drained else default
         cause = causes.get(state.name, default if state.is_over else "was requeued by Slurm")
         ending = "after a save" if is_saved else "without a save"
-        self._events.put(
-            WorkerEvent(_PREEMPTED, {"reason": f"job {self.record.job} {cause}, {ending}"})
-        )
+        self.add_event("preempted", reason=f"job {self.record.job} {cause}, {ending}")
         self._codes = {}
         self._end_ranks(_SAVED_CODE)
 
@@ -380,14 +332,14 @@ class SlurmWorkerGroup:
         for line in self._read_job_output():
             self._show(line)
         self._show(error)
-        self._events.put(WorkerEvent("finished", {"state": "ERROR", "error": error}))
+        self.add_event("finished", state="ERROR", error=error)
         self._end_ranks(-signal.SIGKILL)
 
     def _end_ranks(self, code: int) -> None:
         """Mark all ranks as ended; `code` is for those that have not told theirs."""
         self._is_done = True
         self._mark_ended()
-        for rank in self._ranks:
+        for rank in self.ranks:
             rank.mark_ended(code)
 
     def _has_saved(self) -> bool:
@@ -407,41 +359,6 @@ class SlurmWorkerGroup:
 
     def _show(self, text: str) -> None:
         self._on_output(0, "stderr", f"slurm: {text}")
-
-
-class _Rank:
-    """A worker of the job, with the interface that `detcore.launch.nodes.Workers` expects."""
-
-    stdout: IO[bytes] | None = None
-    stderr: IO[bytes] | None = None
-
-    def __init__(self, rank: int, group: SlurmWorkerGroup) -> None:
-        self.pid = 0
-        self._rank = rank
-        self._group = group
-        self._code = 0
-        self._has_ended = threading.Event()
-
-    def mark_ended(self, code: int) -> None:
-        if not self._has_ended.is_set():
-            self._code = code
-            self._has_ended.set()
-
-    def wait(self) -> int:
-        self._has_ended.wait()
-        return self._code
-
-    def send_signal(self, number: int) -> None:
-        self.signal_group(number)
-
-    def signal_group(self, number: int) -> None:
-        # The tasks read the same commands, so one line reaches all ranks.
-        if self._group.is_first_running(self._rank):
-            self._group.send_signal(number)
-
-    @property
-    def has_ended(self) -> bool:
-        return self._has_ended.is_set()
 
 
 def _count_replies(folder: RunFolder) -> int:

@@ -287,7 +287,10 @@ class Jobs:
         for submission in waiting:
             if self._stops.is_set():
                 return
-            if submission.control is not None:
+            # Jobs that a killed runner has left save and end under the next runner.
+            if submission.control is not None and not self._database.list_running_jobs(
+                submission.experiment_id
+            ):
                 self._finish_control(submission.experiment_id, submission.control)
             elif num_at_work < self._settings.max_experiments:
                 num_at_work += 1
