@@ -334,7 +334,8 @@ def torch(session: nox.Session) -> None:
         for index, backend in enumerate(("jax", "torch")):
             run_tests(
                 session, f"keras-{backend}", *PARALLEL,
-                "plugins/keras/tests/test_backend_models.py", half_option(session, index),
+                "plugins/keras/tests/test_backend_models.py", "plugins/keras/tests/test_workers.py",
+                half_option(session, index),
                 *session.posargs, env={"KERAS_BACKEND": backend},
             )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from _fakes import (
     DATA,
     MODELS,
     FakeClock,
+    OneWorker,
     SmallTrial,
     fingerprint,
     functional,
@@ -27,11 +27,9 @@ from _fakes import (
 from resume_checks import check_resumes, run_trial
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError, InvalidModelError
-from detcore.trial import PrepareOptions
 from detcore_keras import load_weights_from_checkpoint_path
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.worker_setup import prepare_worker
 
 is_tensorflow = backend.name == "tensorflow"
 
@@ -233,14 +231,38 @@ def test_checkpoint_of_another_back_end_is_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.skipif(is_tensorflow, reason="TensorFlow trains on several workers")
-def test_several_workers_are_refused(tmp_path: Path) -> None:
-    options = dataclasses.replace(PrepareOptions(seed=1), rank=0, world_size=2)
-    with pytest.raises(InvalidExperimentError, match=r"in one worker.*\n.*\n.*KERAS_BACKEND="):
-        prepare_worker(options)
+@pytest.mark.skipif(is_tensorflow, reason="TensorFlow sums gradients over batches")
+def test_aggregation_frequency_is_refused(tmp_path: Path) -> None:
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
     with pytest.raises(InvalidExperimentError, match="gradient_accumulation_steps"):
         KerasController(SmallTrial(context), context)
+
+
+class Workers(OneWorker):
+    """The ranks of the first of two processes, without the second."""
+
+    size, local_rank = 2, 0
+
+    def __init__(self, cross_size: int) -> None:
+        self.cross_size = cross_size
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
+@pytest.mark.skipif(is_tensorflow, reason="TensorFlow connects workers of several machines")
+def test_workers_on_several_machines_are_refused() -> None:
+    distributed: Any = Workers(cross_size=2)
+    with pytest.raises(InvalidExperimentError, match=r"on one\.\n.*\n?.*KERAS_BACKEND=tensorflow"):
+        backend.open_collective(distributed, compress=False)
+
+
+@pytest.mark.skipif(backend.name != "jax", reason="only JAX connects before its first operation")
+def test_late_connection_is_refused() -> None:
+    distributed: Any = Workers(cross_size=1)
+    keras.ops.zeros(1)
+    with pytest.raises(InvalidExperimentError, match="used JAX before its workers were connected"):
+        backend.open_collective(distributed, compress=False)
 
 
 MISSING = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), "absent")

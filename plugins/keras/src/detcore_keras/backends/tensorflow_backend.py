@@ -306,9 +306,11 @@ class TensorFlowBackend(Backend):
         data: TrainingData,
         *,
         class_weight: Mapping[int, float] | None,
-        may_compile: bool,
+        collective: Collective | None,
     ) -> GraphTrainSteps:
         """Return the training step as a graph, unless the model runs eagerly."""
+        # XLA cannot compile the exchange of gradients.
+        may_compile = collective is None
         return GraphTrainSteps(
             self, model, data, class_weight=class_weight, may_compile=may_compile
         )

@@ -1,4 +1,4 @@
-"""Sum and broadcast over Horovod, for Keras 2."""
+"""Sum gradients over Horovod, for Keras 2."""
 
 from __future__ import annotations
 
@@ -75,10 +75,6 @@ class HorovodCollective:
             ignore_name_scope=True,
         )
         return sums
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values."""
-        self._hvd.broadcast_variables(list(variables), root_rank=0)
 
 
 def _import_horovod() -> Any:

@@ -86,15 +86,6 @@ class TensorFlowCollective:
             tf.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients, strict=True)
         ]
 
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values."""
-        is_chief = self._distributed.rank == 0
-        values = [variable.numpy() for variable in variables] if is_chief else []
-        values = self._distributed.broadcast(values)
-        if not is_chief:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-
     def _sum_arrays(self, label: str, *parts: Any) -> list[Any]:
         if self.failure is not None:
             raise self.failure
