@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from _fakes import (
     FakeClock,
     OneWorker,
     SmallTrial,
+    assert_same,
     fingerprint,
     functional,
     make_context,
@@ -202,6 +204,38 @@ def test_training_equals_fit_of_keras(tmp_path: Path, monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(one, other)
     assert [metrics["loss"] for _, metrics in clock.training] == history["loss"]
     assert [m["val_accuracy"] for _, m in clock.validations] == history["val_accuracy"]
+
+
+class Hook(keras.callbacks.Callback):  # type: ignore[misc]
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+def convolutional() -> Any:
+    layers = [keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    ("model", "slow_backends"),
+    [(functional, {"torch"}), (convolutional, {"torch", "jax"})],
+    ids=["dense", "convolutions"],
+)
+def test_many_batches_equal_batch_by_batch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    model: Callable[[], Any],
+    slow_backends: set[str],
+) -> None:
+    monkeypatch.setitem(MODELS, "tried", model)
+    caplog.set_level(logging.INFO, "detcore.keras")
+    fast, clock = run_trial(tmp_path, until=24, model_kind="tried")
+    assert ("batch by batch" in caplog.text) == (backend.name in slow_backends)
+    single, single_clock = run_trial(tmp_path, until=24, model_kind="tried", callbacks=[Hook()])
+    assert_same(fingerprint(fast), fingerprint(single))
+    assert clock.batches == single_clock.batches
+    assert clock.training == single_clock.training
 
 
 class WrongStep(keras.Model):  # type: ignore[misc]

@@ -522,7 +522,7 @@ class KerasController:
         reason = reason or self._steps.slow_reason
         if reason is None:
             return FastUnits(**parts)
-        _logger.info("training runs batch by batch, not many batches in one graph call: %s", reason)
+        _logger.info("training runs batch by batch, not many batches in one call: %s", reason)
         return SingleUnits(**parts)
 
     def _heed_stop_training(self) -> None:

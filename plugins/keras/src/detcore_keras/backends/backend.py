@@ -47,9 +47,13 @@ class EvaluationOutputs:
 class TrainingData(Protocol):
     """The part of a `Feed` that training steps use; see there."""
 
+    in_graph: bool
     element_spec: Any
     inputs_spec: Any
     split: Callable[[Any], tuple[Mapping[str, Any], Any]] | None
+
+    def peek_block(self) -> Any:
+        """Return the inputs of a batch, like a block, without consuming the batch."""
 
     def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Return batch `index` of a block."""

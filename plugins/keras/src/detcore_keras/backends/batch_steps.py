@@ -87,7 +87,7 @@ class BatchTrainSteps:
         self._class_weight = class_weight
         self._collective = collective
         self._step: RunStep | None = None
-        self.slow_reason = f"the {backend.name!r} back end runs each step on its own"
+        self.slow_reason: str | None = f"the {backend.name!r} back end runs each step on its own"
 
     def trace_step(self) -> None:
         """Create the variables, as Keras does when ``fit`` begins."""
@@ -103,10 +103,14 @@ class BatchTrainSteps:
         extra: Mapping[str, Any] = {}
         if self._data.split is not None:
             extra, data = self._data.split(data)
-        data = convert_batch(self._backend, data)
-        if self._class_weight is not None:
-            data = weigh_classes(self._backend.keras, data, self._class_weight)
-        return {**flatten_outputs(self._model, "train", self._step(data)), **extra}
+        outputs = self._step(self.weigh_batch(convert_batch(self._backend, data)))
+        return {**flatten_outputs(self._model, "train", outputs), **extra}
+
+    def weigh_batch(self, data: Any) -> Any:
+        """Return a batch with class weights as sample weights."""
+        if self._class_weight is None:
+            return data
+        return weigh_classes(self._backend.keras, data, self._class_weight)
 
     def settle(self) -> None:
         """Make the model's variables hold the state after the last step."""

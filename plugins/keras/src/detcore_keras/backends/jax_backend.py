@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,8 +11,9 @@ import jax
 import numpy as np
 
 from detcore.errors import InvalidModelError
-from detcore_keras.backends.backend import keras_function
+from detcore_keras.backends.backend import TrainingData, keras_function
 from detcore_keras.backends.batch_steps import BatchBackend, RunStep
+from detcore_keras.backends.loop_steps import LoopTrainSteps
 from detcore_keras.distributed.jax_collective import JaxCollective
 
 if TYPE_CHECKING:
@@ -74,15 +76,33 @@ class JaxBackend(BatchBackend):
             self.log_nondeterminism()
         if not isinstance(collective, JaxCollective):
             function = keras_function(model, kind)
-            return lambda batch: _run_step(model, kind, lambda s, b: function(s, iter([b])), batch)
+            return _keep_state(model, kind, lambda state, batch: function(state, iter([batch])))
         if model.run_eagerly or not model.jit_compile:
             raise InvalidModelError(
                 f"the model {model.name!r} is not compiled (run_eagerly or jit_compile=False), but "
                 f"its {collective.size} workers sum gradients inside a compiled step of JAX.\n"
                 "Remove the argument from compile, or set resources.slots_per_trial: 1."
             )
-        shared = collective.compile_step(model.train_step)
-        return lambda batch: _run_step(model, kind, shared, batch)
+        return _keep_state(model, kind, collective.compile_step(model.train_step))
+
+    def make_train_steps(
+        self,
+        model: Any,
+        data: TrainingData,
+        *,
+        class_weight: Mapping[int, float] | None,
+        collective: Collective | None,
+    ) -> LoopTrainSteps:
+        """Return the training step, in a loop over batches if it allows that."""
+        return LoopTrainSteps(
+            self,
+            model,
+            data,
+            class_weight,
+            collective,
+            make_state_step=functools.partial(_keep_state, model, "train"),
+            read_state=functools.partial(_read_state, model, _TRAIN_PARTS),
+        )
 
     def settle(self, model: Any) -> None:
         """Move the state into the model's variables."""
@@ -109,27 +129,36 @@ class JaxBackend(BatchBackend):
         return {name: np.asarray(value) for name, value in metrics.items()}
 
 
-def _run_step(model: Any, kind: str, function: Callable[..., Any], batch: Any) -> Any:
-    """Run a step on the state of the model, and return its results.
-
-    Raises:
-        InvalidModelError: If the step does not return its results and the state.
-    """
-    parts = _TRAIN_PARTS if kind == "train" else _TEST_PARTS
+def _read_state(model: Any, parts: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the parts of a model's state."""
     if model._jax_state_synced or not model._jax_state:
         # A callback may have changed the variables.
-        state = model._get_jax_state(**dict.fromkeys(parts, True))
-    else:
-        state = tuple(model._jax_state[part] for part in parts)
-    result = function(state, batch)
-    if not (isinstance(result, tuple) and len(result) == 2 and len(result[1]) == len(parts)):
-        raise InvalidModelError(
-            f"{type(model).__name__}.{kind}_step returned {type(result).__name__}, not a pair of "
-            f"its results and the state.\n"
-            f"On JAX, return (logs, state), where state has {len(parts)} lists: {', '.join(parts)}."
-        )
-    outputs, new_state = result
-    # Bypasses Keras's tracking, which would copy the lists at each step.
-    state_by_part = dict(zip(parts, new_state, strict=True))
-    vars(model).update(_jax_state=state_by_part, _jax_state_synced=False)
-    return outputs
+        state: tuple[Any, ...] = model._get_jax_state(**dict.fromkeys(parts, True))
+        return state
+    return tuple(model._jax_state[part] for part in parts)
+
+
+def _keep_state(model: Any, kind: str, function: Callable[[Any, Any], Any]) -> RunStep:
+    """Return a step that runs a function on the state of the model, and returns its results.
+
+    Raises:
+        InvalidModelError: If the function does not return its results and the state.
+    """
+    parts = _TRAIN_PARTS if kind == "train" else _TEST_PARTS
+
+    def run_step(batch: Any) -> Any:
+        result = function(_read_state(model, parts), batch)
+        if not (isinstance(result, tuple) and len(result) == 2 and len(result[1]) == len(parts)):
+            raise InvalidModelError(
+                f"{type(model).__name__}.{kind}_step returned {type(result).__name__}, not a pair "
+                "of its results and the state.\n"
+                f"On JAX, return (logs, state), where state has {len(parts)} lists: "
+                f"{', '.join(parts)}."
+            )
+        outputs, new_state = result
+        # Bypasses Keras's tracking, which would copy the lists at each step.
+        state_by_part = dict(zip(parts, new_state, strict=True))
+        vars(model).update(_jax_state=state_by_part, _jax_state_synced=False)
+        return outputs
+
+    return run_step
