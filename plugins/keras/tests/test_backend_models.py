@@ -28,7 +28,12 @@ from _fakes import (
 )
 from resume_checks import check_resumes, run_trial
 
-from detcore.errors import InvalidCheckpointError, InvalidExperimentError, InvalidModelError
+from detcore.errors import (
+    InvalidCheckpointError,
+    InvalidDataTypeError,
+    InvalidExperimentError,
+    InvalidModelError,
+)
 from detcore_keras import load_weights_from_checkpoint_path
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.keras_controller import KerasController
@@ -270,6 +275,40 @@ def test_aggregation_frequency_is_refused(tmp_path: Path) -> None:
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
     with pytest.raises(InvalidExperimentError, match="gradient_accumulation_steps"):
         KerasController(SmallTrial(context), context)
+
+
+def with_words(context: Any, training: bool) -> Any:
+    return np.array([["red"], ["green"]] * 8), records()[1][:16]
+
+
+def from_loader(context: Any, training: bool) -> Any:
+    """Return an object whose class belongs to a package for data."""
+    return type("DataLoader", (), {"__module__": "torch.utils.data.dataloader"})()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(
+            with_words,
+            f"<U5, which the '{backend.name}' back end of Keras cannot compute.*\n.*KERAS_BACKEND=",
+            marks=pytest.mark.skipif(is_tensorflow, reason="TensorFlow has strings"),
+        ),
+        (from_loader, r"does not report its position(.*\n)*.*detcore_torch.resumable"),
+    ],
+)
+def test_unusable_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any, message: str
+) -> None:
+    monkeypatch.setitem(DATA, "unusable", data)
+    with pytest.raises(InvalidDataTypeError, match=message):
+        run_trial(tmp_path, until=3, data_kind="unusable")
+
+
+def test_model_of_another_keras_is_refused(tmp_path: Path) -> None:
+    model = type("Functional", (), {"__module__": "tf_keras.src.engine.functional"})()
+    with pytest.raises(InvalidModelError, match=f"This process trains {backend}, where a model"):
+        make_context(tmp_path).wrap_model(model)
 
 
 class Workers(OneWorker):

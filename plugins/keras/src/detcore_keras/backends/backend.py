@@ -18,7 +18,6 @@ from detcore.errors import InvalidDataTypeError, InvalidExperimentError
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
     from detcore.errors import DistributedError
-    from detcore.trial import PrepareOptions
     from detcore.types import GradientSettings
 
 # Key under which a step returns the number of records in its batch.
@@ -198,10 +197,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def describe_machine(self) -> dict[str, int]:
         """Return numbers that may change the last bits of results."""
-
-    def prepare_collective(self, options: PrepareOptions) -> None:
-        """Prepare several workers before the first operation."""
-        return
 
     @abc.abstractmethod
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:

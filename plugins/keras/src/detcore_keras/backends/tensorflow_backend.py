@@ -19,7 +19,6 @@ from detcore_keras.backends.graph_steps import GraphTestSteps, GraphTrainSteps
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
-    from detcore.trial import PrepareOptions
     from detcore.types import GradientSettings
     from detcore_keras.backends.backend import Collective
 
@@ -132,12 +131,6 @@ class TensorFlowBackend(Backend):
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "gpu": len(tf.config.list_physical_devices("GPU")),
         }
-
-    def prepare_collective(self, options: PrepareOptions) -> None:
-        """Prepare several workers before TensorFlow runs its first operation."""
-        from detcore_keras.distributed.tensorflow_collective import prepare_process
-
-        prepare_process(options)
 
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:
         """Return detcore's collectives: Keras 3's TensorFlow has no Horovod."""
