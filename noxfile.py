@@ -337,7 +337,8 @@ def torch(session: nox.Session) -> None:
         for index, backend in enumerate(("jax", "torch")):
             stack.enter_context(run_tests_in_background(
                 session, f"keras-{backend}", "plugins/keras/tests/test_backend_models.py",
-                half_option(session, index), *session.posargs, env={"KERAS_BACKEND": backend},
+                "plugins/keras/tests/test_workers.py", half_option(session, index),
+                *session.posargs, env={"KERAS_BACKEND": backend},
             ))  # fmt: skip
         run_tests(
             session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,

@@ -143,6 +143,8 @@ def _loop(case: str, distributed: Any, *, in_graph: bool) -> Callable[[], None]:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
+    hvd.init()
+
     model, loss_of = _model(case), _loss()
     optimizer = tf.keras.optimizers.Adam(1e-3)
     mean = tf.keras.metrics.Mean()

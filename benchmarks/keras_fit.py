@@ -1,12 +1,12 @@
 """Measure the speed of training and validation of a `TFKerasTrial` against bare Keras.
 
-    python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--threads 1] [--quick]
+    python benchmarks/keras_fit.py [--backend jax] [--rounds 9] [--only tf.data,arrays] [--quick]
 
-Requires detcore-keras and TensorFlow. Each variant is a separate process that waits between turns.
-The parent gives each of them a turn, in a new random order each round. A ratio compares a variant
-with bare Keras within a round. The table gives medians and quartiles over rounds. The null control
-is bare Keras against itself: differences within its spread mean nothing, and then the CPU column
-counts.
+Requires detcore-keras and the back end. Only TensorFlow reads "tf.data". Each variant is a separate
+process that waits between turns. The parent gives each of them a turn, in a new random order each
+round. A ratio compares a variant with bare Keras within a round. The table gives medians and
+quartiles over rounds. The null control is bare Keras against itself: differences within its spread
+mean nothing, and then the CPU column counts.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ BATCHES = {"tf.data": 400, "arrays": 400, "cnn": 60, "evaluate": 400, "evaluate 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backend", default="tensorflow")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument(
@@ -82,6 +83,7 @@ def _start(case: str, name: str, options: argparse.Namespace) -> subprocess.Pope
     environment = fixed_variables(
         options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
     )
+    environment["KERAS_BACKEND"] = options.backend
     worker = subprocess.Popen(
         [
             sys.executable, __file__, "--worker", case, name,
@@ -129,12 +131,15 @@ def _row(case: str, name: str, times: dict[str, list[tuple[float, float]]]) -> l
 
 
 def _serve(case: str, variant: str, *, threads: int) -> None:
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
     from detcore.trial import PrepareOptions
+    from detcore_keras.frameworks import backend
     from detcore_keras.worker_setup import prepare_worker
+
+    if backend.name == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
 
     prepare_worker(PrepareOptions(seed=1))
     run = _bare(case) if variant in ("bare", "null") else _detcore(case, variant)
@@ -157,27 +162,27 @@ def _wait(first: bool = False) -> None:
 
 
 def _model(case: str) -> Any:
-    import tensorflow as tf
+    from detcore_keras.frameworks import keras
 
-    layers = tf.keras.layers
+    layers = keras.layers
     if case == "cnn":
         parts = [
-            tf.keras.Input((28, 28, 1)),
+            keras.Input((28, 28, 1)),
             layers.Conv2D(16, 3, activation="relu"),
             layers.Conv2D(16, 3, activation="relu"),
             layers.MaxPool2D(),
             layers.Flatten(),
         ]
     else:
-        parts = [tf.keras.Input((64,)), layers.Dense(64, activation="relu")]
-    return tf.keras.Sequential([*parts, layers.Dense(10)])
+        parts = [keras.Input((64,)), layers.Dense(64, activation="relu")]
+    return keras.Sequential([*parts, layers.Dense(10)])
 
 
 def _compile(model: Any) -> None:
-    import tensorflow as tf
+    from detcore_keras.frameworks import keras
 
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tf.keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
 
 
 def _records(case: str, *, validation: bool = False) -> tuple[Any, Any]:
@@ -196,21 +201,25 @@ def _dataset(case: str, *, validation: bool = False) -> Any:
     return dataset.batch(32) if validation else dataset.shuffle(1792, seed=1).batch(32)
 
 
+def _uses_arrays(case: str) -> bool:
+    from detcore_keras.frameworks import backend
+
+    return case.endswith("arrays") or backend.name != "tensorflow"
+
+
 Run = Callable[[int, Callable[[], None], Callable[[], None]], None]
 
 
 def _bare(case: str) -> Run:
     def run(count: int, ready: Callable[[], None], turn: Callable[[], None]) -> None:
-        import tensorflow as tf
+        from detcore_keras.frameworks import keras
 
         model = _model(case)
         _compile(model)
         if case.startswith("evaluate"):
             x, y = _records(case, validation=True)
             data = (
-                {"x": x, "y": y}
-                if case.endswith("arrays")
-                else {"x": _dataset(case, validation=True)}
+                {"x": x, "y": y} if _uses_arrays(case) else {"x": _dataset(case, validation=True)}
             )
 
             def again() -> None:
@@ -223,7 +232,7 @@ def _bare(case: str) -> Run:
                 turn()
 
         # One fit like that of detcore. The callback only has epoch methods, so it costs nothing.
-        class Turns(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        class Turns(keras.callbacks.Callback):  # type: ignore[misc]
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 if epoch == 1:
                     ready()
@@ -231,7 +240,7 @@ def _bare(case: str) -> Run:
                     turn()
 
         options = {"verbose": 0, "callbacks": [Turns()], "epochs": 1 << 20}
-        if case == "arrays":
+        if _uses_arrays(case):
             x, y = _records(case)
             per_epoch = len(x) // 32
             repeat = -(-count // per_epoch)
@@ -283,11 +292,10 @@ def _detcore(case: str, variant: str) -> Run:
 
 
 def _trial_class(case: str, variant: str) -> Any:
-    import tensorflow as tf
-
     from detcore_keras import TFKerasTrial
+    from detcore_keras.frameworks import keras
 
-    class Hooks(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
         _supports_tf_logs = True
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -300,12 +308,12 @@ def _trial_class(case: str, variant: str) -> Any:
             return model
 
         def build_training_data_loader(self) -> Any:
-            if case.endswith("arrays"):
+            if _uses_arrays(case):
                 return _records(case)
             return self.context.wrap_dataset(_dataset(case))
 
         def build_validation_data_loader(self) -> Any:
-            if case.endswith("arrays"):
+            if _uses_arrays(case):
                 return _records(case, validation=True)
             return self.context.wrap_dataset(_dataset(case, validation=True))
 

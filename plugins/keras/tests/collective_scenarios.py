@@ -128,7 +128,7 @@ def _die(stamp: Path) -> None:
 
 
 def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    """Sum gradients of many types, eagerly and in graphs, broadcast variables, and train."""
+    """Sum gradients of many types, eagerly and in graphs, and train."""
     from tensorflow_names import tf
 
     context = connect(rank, size)
@@ -157,16 +157,12 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
 
     compressed = open_collective(context, compress=True)
     halves = compressed.sum_gradients([tf.constant([1.0 + 2**-14]), tf.constant([6e4])])
-    variables = [tf.Variable(rank * 2.0), tf.Variable([[rank]]), tf.Variable(["ab"[rank % 2]])]
-    collective.broadcast(variables)
     results = {
         "eager": is_right(collective.sum_gradients(values)),
         "graph": is_right(branches(values, tf.constant(False))),
         "twice": float(branches(values, tf.constant(True))[0][0, 0]),
         "nothing": collective.sum_gradients([]),
         "compressed": [half.numpy().tolist() for half in halves],
-        "broadcast": [variable.numpy().tolist() for variable in variables[:2]],
-        "strings": variables[2].numpy()[0].decode(),
     }
     model = train(rank, size, collective, folder)
     weights = [variable.numpy() for variable in model.variables + list(_slots(model))]
@@ -179,7 +175,7 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
                 alone.trainable_variables, model.trainable_variables, strict=True
             )
         )
-        start = build(0)
+        start = build()
         results["moved"] = max(
             float(np.abs(weight.numpy() - other.numpy()).max())
             for weight, other in zip(
@@ -196,11 +192,11 @@ def _slots(model: Any) -> Any:
     return variables() if callable(variables) else variables
 
 
-def build(rank: int) -> Any:
-    """Build a small model, with different weights on each worker."""
+def build() -> Any:
+    """Build a small model."""
     from tensorflow_names import keras
 
-    keras.utils.set_random_seed(5 + rank)
+    keras.utils.set_random_seed(5)
     model = keras.Sequential(
         [keras.Input((FEATURES,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)]
     )
@@ -219,9 +215,7 @@ def train(
     """Train in one ``tf.while_loop``. Each worker takes its share of each global batch."""
     from tensorflow_names import tf
 
-    model = build(rank)
-    if collective is not None:
-        collective.broadcast([getattr(v, "value", v) if _is_3() else v for v in model.variables])
+    model = build()
     generator = np.random.default_rng(3)
     x = generator.standard_normal((STEPS, BATCH, FEATURES)).astype(np.float32)
     y = np.sin(x.sum(axis=2, keepdims=True))
@@ -245,12 +239,6 @@ def train(
     before_steps()
     run(tf.constant(steps))
     return model
-
-
-def _is_3() -> bool:
-    from tensorflow_names import KERAS_MAJOR
-
-    return KERAS_MAJOR == 3
 
 
 def train_and_kill_worker(rank: int, size: int, folder: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +17,9 @@ from _fakes import (
     DATA,
     MODELS,
     FakeClock,
+    OneWorker,
     SmallTrial,
+    assert_same,
     fingerprint,
     functional,
     make_context,
@@ -26,12 +28,15 @@ from _fakes import (
 )
 from resume_checks import check_resumes, run_trial
 
-from detcore.errors import InvalidCheckpointError, InvalidExperimentError, InvalidModelError
-from detcore.trial import PrepareOptions
+from detcore.errors import (
+    InvalidCheckpointError,
+    InvalidDataTypeError,
+    InvalidExperimentError,
+    InvalidModelError,
+)
 from detcore_keras import load_weights_from_checkpoint_path
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.worker_setup import prepare_worker
 
 is_tensorflow = backend.name == "tensorflow"
 
@@ -206,6 +211,38 @@ def test_training_equals_fit_of_keras(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [m["val_accuracy"] for _, m in clock.validations] == history["val_accuracy"]
 
 
+class Hook(keras.callbacks.Callback):  # type: ignore[misc]
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+def convolutional() -> Any:
+    layers = [keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    ("model", "slow_backends"),
+    [(functional, {"torch"}), (convolutional, {"torch", "jax"})],
+    ids=["dense", "convolutions"],
+)
+def test_many_batches_equal_batch_by_batch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    model: Callable[[], Any],
+    slow_backends: set[str],
+) -> None:
+    monkeypatch.setitem(MODELS, "tried", model)
+    caplog.set_level(logging.INFO, "detcore.keras")
+    fast, clock = run_trial(tmp_path, until=24, model_kind="tried")
+    assert ("batch by batch" in caplog.text) == (backend.name in slow_backends)
+    single, single_clock = run_trial(tmp_path, until=24, model_kind="tried", callbacks=[Hook()])
+    assert_same(fingerprint(fast), fingerprint(single))
+    assert clock.batches == single_clock.batches
+    assert clock.training == single_clock.training
+
+
 class WrongStep(keras.Model):  # type: ignore[misc]
     """A step in the signature of another back end."""
 
@@ -233,14 +270,72 @@ def test_checkpoint_of_another_back_end_is_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.skipif(is_tensorflow, reason="TensorFlow trains on several workers")
-def test_several_workers_are_refused(tmp_path: Path) -> None:
-    options = dataclasses.replace(PrepareOptions(seed=1), rank=0, world_size=2)
-    with pytest.raises(InvalidExperimentError, match=r"in one worker.*\n.*\n.*KERAS_BACKEND="):
-        prepare_worker(options)
+@pytest.mark.skipif(is_tensorflow, reason="TensorFlow sums gradients over batches")
+def test_aggregation_frequency_is_refused(tmp_path: Path) -> None:
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
     with pytest.raises(InvalidExperimentError, match="gradient_accumulation_steps"):
         KerasController(SmallTrial(context), context)
+
+
+def with_words(context: Any, training: bool) -> Any:
+    return np.array([["red"], ["green"]] * 8), records()[1][:16]
+
+
+def from_loader(context: Any, training: bool) -> Any:
+    """Return an object whose class belongs to a package for data."""
+    return type("DataLoader", (), {"__module__": "torch.utils.data.dataloader"})()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(
+            with_words,
+            f"<U5, which the '{backend.name}' back end of Keras cannot compute.*\n.*KERAS_BACKEND=",
+            marks=pytest.mark.skipif(is_tensorflow, reason="TensorFlow has strings"),
+        ),
+        (from_loader, r"does not report its position(.*\n)*.*detcore_torch.resumable"),
+    ],
+)
+def test_unusable_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any, message: str
+) -> None:
+    monkeypatch.setitem(DATA, "unusable", data)
+    with pytest.raises(InvalidDataTypeError, match=message):
+        run_trial(tmp_path, until=3, data_kind="unusable")
+
+
+def test_model_of_another_keras_is_refused(tmp_path: Path) -> None:
+    model = type("Functional", (), {"__module__": "tf_keras.src.engine.functional"})()
+    with pytest.raises(InvalidModelError, match=f"This process trains {backend}, where a model"):
+        make_context(tmp_path).wrap_model(model)
+
+
+class Workers(OneWorker):
+    """The ranks of the first of two processes, without the second."""
+
+    size, local_rank = 2, 0
+
+    def __init__(self, cross_size: int) -> None:
+        self.cross_size = cross_size
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
+@pytest.mark.skipif(is_tensorflow, reason="TensorFlow connects workers of several machines")
+def test_workers_on_several_machines_are_refused() -> None:
+    distributed: Any = Workers(cross_size=2)
+    with pytest.raises(InvalidExperimentError, match=r"on one\.\n.*\n?.*KERAS_BACKEND=tensorflow"):
+        backend.open_collective(distributed, compress=False)
+
+
+@pytest.mark.skipif(backend.name != "jax", reason="only JAX connects before its first operation")
+def test_late_connection_is_refused() -> None:
+    distributed: Any = Workers(cross_size=1)
+    keras.ops.zeros(1)
+    with pytest.raises(InvalidExperimentError, match="used JAX before its workers were connected"):
+        backend.open_collective(distributed, compress=False)
 
 
 MISSING = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), "absent")

@@ -44,10 +44,12 @@ def list_cells() -> Iterator[Any]:
             package = KINDS[kind]
             if find_spec(package) and not (kind == "DataLoader" and not find_spec("detcore_torch")):
                 if (backend, kind) in SAMPLE:
-                    yield pytest.param(backend, kind, 2, id=f"{backend}-{kind}")
-                yield pytest.param(
-                    backend, kind, 25, id=f"{backend}-{kind}-25 kills", marks=pytest.mark.soak
-                )
+                    yield pytest.param(backend, kind, 2, 1, id=f"{backend}-{kind}")
+                name = f"{backend}-{kind}-25 kills"
+                yield pytest.param(backend, kind, 25, 1, id=name, marks=pytest.mark.soak)
+                if kind == "arrays":
+                    name = f"{backend}-two workers"
+                    yield pytest.param(backend, kind, 8, 2, id=name, marks=pytest.mark.soak)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def detcore(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Detcore]
         yield command
 
 
-def write_config(detcore: Detcore, **hparams: object) -> Path:
+def write_config(detcore: Detcore, *, workers: int = 1, **hparams: object) -> Path:
     return detcore.config(
         entrypoint="model_def:Trial",
         hyperparameters={"global_batch_size": 8, **hparams},
@@ -74,6 +76,7 @@ def write_config(detcore: Detcore, **hparams: object) -> Path:
         min_validation_period={"batches": 15},
         min_checkpoint_period={"batches": 4},
         scheduling_unit=3,
+        resources={"slots_per_trial": workers},
     )
 
 
@@ -81,16 +84,17 @@ def read_state(detcore: Detcore, finished: Finished) -> dict[str, Any]:
     """Return the files of the last checkpoint, and all validations."""
     trial = finished.summary["trials"][0]
     folder = detcore.home / "checkpoints" / trial["latest_checkpoint"]
-    files = [*folder.glob("*.npz"), *folder.glob("variables.json"), *folder.glob("rng.json")]
-    files += [*folder.glob("callbacks.json"), *folder.glob("keras-position.json")]
+    files = [*folder.rglob("*.npz"), *folder.rglob("variables.json"), *folder.rglob("rng.json")]
+    files += [*folder.glob("callbacks.json"), *folder.rglob("keras-position.json")]
     described = detcore.run_checked("trial", "describe", trial["trial_id"], "--json")
     rows = json.loads(described.stdout)["validations"]
     metrics = {row["steps_completed"]: row["metrics"] for row in rows}
-    return {"validations": metrics, **{path.name: path.read_bytes() for path in files}}
+    contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return {"validations": metrics, **contents}
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("backend", "kind", "num_kills"), [*list_cells()])
+@pytest.mark.parametrize(("backend", "kind", "num_kills", "workers"), [*list_cells()])
 def test_killed_trial_is_bit_identical(
     detcore: Detcore,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,11 +102,12 @@ def test_killed_trial_is_bit_identical(
     backend: str,
     kind: str,
     num_kills: int,
+    workers: int,
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    config = write_config(detcore, data=kind)
+    config = write_config(detcore, workers=workers, data=kind)
     expected = read_state(detcore, detcore.run_checked("run", config, MODEL_DIR, "--json"))
-    assert len(expected) == 9
+    assert len(expected) == (9 if workers == 1 else 13)
 
     dice = random.Random(f"{backend} {kind}")
     kills = sorted(dice.sample(range(2, BATCHES + 1), num_kills))

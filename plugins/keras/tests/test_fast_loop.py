@@ -126,7 +126,7 @@ def test_model_variants_equal_batch_by_batch(
     assert "batch by batch" not in caplog.text
     hooks = Hooks()
     plain, plain_clock = run(tmp_path, model_kind="variant", callbacks=[hooks], **variant)
-    assert "not many batches in one graph call: a callback has batch-level" in caplog.text
+    assert "not many batches in one call: a callback has batch-level" in caplog.text
     assert_same(fingerprint(fast), fingerprint(plain))
     assert fast_clock.batches == plain_clock.batches
     assert len(hooks.batches) == 12

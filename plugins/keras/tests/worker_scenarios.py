@@ -6,6 +6,7 @@ reference for several workers.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -20,18 +21,21 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 from _fakes import FakeClock, make_context, seed_everything
-from tensorflow_names import KERAS_MAJOR, keras, tf
 
 from detcore.distributed import DistributedContext
 from detcore.errors import DetcoreError
 from detcore.trial import PrepareOptions
-from detcore_keras.frameworks import backend
+from detcore_keras.frameworks import backend, keras
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.keras_trial import TFKerasTrial
 from detcore_keras.worker_setup import prepare_worker
 
 SCENARIOS: dict[str, Callable[[DistributedContext, Path], Any]] = {}
 legacy = getattr(keras.optimizers, "legacy", None)
+KERAS_MAJOR = backend.keras_major
+tf: Any = importlib.import_module("tensorflow") if backend.name == "tensorflow" else None
+ops: Any = tf if KERAS_MAJOR == 2 else keras.ops
+find_max = tf.reduce_max if KERAS_MAJOR == 2 else keras.ops.max
 
 
 def scenario(function: Callable[[DistributedContext, Path], Any]) -> Any:
@@ -159,11 +163,13 @@ def kinds() -> dict[str, dict[str, Any]]:
         "clipped": {"options": lambda: {"optimizer": new.SGD(0.1, global_clipnorm=0.3)}},
         "scaled": {"options": lambda: {"optimizer": scaled(new.SGD(0.05))}},
         "momentum": {"options": lambda: {"optimizer": new.SGD(0.02, momentum=0.9)}},
-        "eager": {"options": lambda: {"run_eagerly": True}},
-        "applies": {"model": Applies},
         "embedding": {"model": embedding, "training": lambda context: words()},
         "hooks": {"callbacks": lambda context: [BatchHook()]},
     }
+    if backend.name != "jax":
+        kinds_by_name["eager"] = {"options": lambda: {"run_eagerly": True}}
+    if tf is not None:
+        kinds_by_name["applies"] = {"model": Applies}
     if legacy is not None and KERAS_MAJOR == 2:
         kinds_by_name["legacy"] = {"options": lambda: {"optimizer": legacy.Adam(0.01)}}
         kinds_by_name["legacy clipped"] = {
@@ -229,15 +235,14 @@ class Largest(keras.metrics.Metric):  # type: ignore[misc]
         self.value = self.add_weight(name="value", shape=(), initializer="zeros")
 
     def update_state(self, y: Any, prediction: Any, sample_weight: Any = None) -> None:
-        self.value.assign(tf.maximum(tf.convert_to_tensor(self.value), tf.reduce_max(y)))
+        self.value.assign(ops.maximum(self.value + 0.0, find_max(y)))
 
     def result(self) -> Any:
-        return tf.convert_to_tensor(self.value)
+        return self.value + 0.0
 
     def merge_state(self, metrics: Any) -> None:
         for metric in metrics:
-            value = tf.maximum(tf.convert_to_tensor(self.value), tf.convert_to_tensor(metric.value))
-            self.value.assign(value)
+            self.value.assign(ops.maximum(self.value + 0.0, metric.value + 0.0))
 
 
 class Smallest(keras.metrics.Metric):  # type: ignore[misc]
@@ -287,7 +292,8 @@ def validation(distributed: DistributedContext, folder: Path) -> Any:
     """Return metrics of a validation, for record counts that split unevenly."""
     results = {}
     cases = [("arrays", 1), ("arrays", 3), ("tf.data", 2), ("sequence", 4)]
-    for kind, count in [*cases, *((kind, 21) for kind in VALIDATION)]:
+    cases += [(kind, 21) for kind in VALIDATION]
+    for kind, count in cases if tf else [case for case in cases if case[0] != "tf.data"]:
         controller = make(
             distributed,
             folder,
@@ -413,7 +419,7 @@ def own_state(distributed: DistributedContext, folder: Path) -> Any:
     controller, _ = train(distributed, folder, model=normalized)
     before = weights(controller)
     metrics = dict(controller.validate().metrics)
-    seeds = [np.asarray(backend.get_raw(v)) for v in backend.list_generators(controller._model)]
+    seeds = [backend.read_variable(v) for v in backend.list_generators(controller._model)]
     return before, weights(controller), metrics, seeds, float(np.random.random())
 
 
@@ -497,12 +503,12 @@ def forgotten_optimizer(distributed: DistributedContext, folder: Path) -> Any:
     return "saved"
 
 
-ADDS_UP = {"config": {"optimizations": {"aggregation_frequency": 2}}}
+ADDS_UP: dict[str, Any] = {"config": {"optimizations": {"aggregation_frequency": 2}}} if tf else {}
 
 
 @scenario
 def saved_halfway(distributed: DistributedContext, folder: Path) -> Any:
-    """Save a checkpoint after 5 batches, between two updates of the weights."""
+    """Save a checkpoint after 5 batches, on TensorFlow between two updates of the weights."""
     controller = make(distributed, folder, context=ADDS_UP, **kinds()["adam"])
     controller.run(FakeClock(controller, until=5, unit=4, context=controller._context))
     target = folder / "halfway"

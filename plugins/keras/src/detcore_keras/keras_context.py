@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from detcore import Trial
     from detcore.trial import TrialSetup
+    from detcore_keras.backends.backend import Collective
 
 
 class _Unset:
@@ -42,6 +43,14 @@ class TFKerasTrialContext(TrialContext):
         self.wrapped_optimizers: list[Any] = []
         self.wrapped_datasets: list[Any] = []
         self._fit_settings: dict[str, Any] = {}
+        self.collective: Collective | None = None
+        if setup.distributed.size > 1:
+            from detcore_keras.frameworks import backend
+
+            # JAX connects its processes only before its first operation, so before the trial.
+            self.collective = backend.open_collective(
+                setup.distributed, compress=setup.settings.gradients.gradient_compression
+            )
 
     @property
     def fit_options(self) -> FitOptions:

@@ -88,7 +88,7 @@ class KerasController:
         self._context = context
         batch_size = context.get_per_slot_batch_size()
         gradients = context.setup.settings.gradients
-        self._workers = Workers(context.distributed, gradients)
+        self._workers = Workers(context.distributed, gradients, context.collective)
         self._has_started = False
         backend.keep_mode()  # the trial's constructor may also have turned it off
         training_data = trial.build_training_data_loader()
@@ -119,8 +119,7 @@ class KerasController:
             model,
             self._feed,
             class_weight=settings.options.class_weight,
-            # XLA cannot compile the exchange of gradients.
-            may_compile=self._workers.size == 1,
+            collective=context.collective,
         )
         self._callbacks: CallbackMultiplexer | None = None
         self._is_finished = False
@@ -181,9 +180,8 @@ class KerasController:
         try:
             backend.fit(self._model, train_unit)
         except Exception as error:
-            collective = self._workers.collective
-            if collective is not None and collective.failure is not None:
-                raise collective.failure from error
+            if (failure := self._workers.find_failure(error)) is not None:
+                raise failure from error
             raise
         if not self._is_finished:
             callbacks.train_end(is_final=False)
@@ -524,7 +522,7 @@ class KerasController:
         reason = reason or self._steps.slow_reason
         if reason is None:
             return FastUnits(**parts)
-        _logger.info("training runs batch by batch, not many batches in one graph call: %s", reason)
+        _logger.info("training runs batch by batch, not many batches in one call: %s", reason)
         return SingleUnits(**parts)
 
     def _heed_stop_training(self) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def prepare_worker(options: PrepareOptions) -> None:
     """Seed Python, NumPy, Keras and its back end, choose the GPU, and fix the order of operations.
 
-    Each of several workers gets the GPU of its local rank, and joins the other workers. All workers
-    have the same seeds, so they build the same model.
+    Each of several workers gets the GPU of its local rank. All workers have the same seeds, so they
+    build the same model.
 
     Operations become deterministic if configured, and by default on a CPU, where this costs almost
     nothing and exact resume needs it.
@@ -26,15 +26,9 @@ def prepare_worker(options: PrepareOptions) -> None:
         options: The trial's seed, this worker's ranks, and the configuration of determinism.
 
     Raises:
-        InvalidExperimentError: If TensorFlow 2's behaviour cannot be turned on again, or the back
-            end trains only on one worker.
-        PluginNotFoundError: If several workers train, and the package that exchanges their
-            gradients is not installed.
-        DistributedError: If the workers cannot connect.
+        InvalidExperimentError: If TensorFlow 2's behaviour cannot be turned on again.
     """
     backend.keep_mode()
-    if options.world_size > 1:
-        backend.prepare_collective(options)
     backend.prepare_devices(options.local_rank)
     backend.fix_operations(options.deterministic_ops)
     keras.utils.set_random_seed(options.seed)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
 import logging
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -16,7 +18,6 @@ from detcore.errors import InvalidDataTypeError, InvalidExperimentError
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
     from detcore.errors import DistributedError
-    from detcore.trial import PrepareOptions
     from detcore.types import GradientSettings
 
 # Key under which a step returns the number of records in its batch.
@@ -45,9 +46,13 @@ class EvaluationOutputs:
 class TrainingData(Protocol):
     """The part of a `Feed` that training steps use; see there."""
 
+    in_graph: bool
     element_spec: Any
     inputs_spec: Any
     split: Callable[[Any], tuple[Mapping[str, Any], Any]] | None
+
+    def peek_block(self) -> Any:
+        """Return the inputs of a batch, like a block, without consuming the batch."""
 
     def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Return batch `index` of a block."""
@@ -96,7 +101,7 @@ class EvaluationSteps(Protocol):
 
 
 class Collective(Protocol):
-    """Sums of gradients, and broadcasts.
+    """Sums of gradients over the workers.
 
     All workers make the same calls in the same order.
 
@@ -117,13 +122,6 @@ class Collective(Protocol):
 
         Args:
             gradients: Dense tensors, with the same shapes and types on all workers.
-        """
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values. Called eagerly.
-
-        Args:
-            variables: Variables with the same shapes and types on all workers.
         """
 
 
@@ -200,27 +198,14 @@ class Backend(abc.ABC):
     def describe_machine(self) -> dict[str, int]:
         """Return numbers that may change the last bits of results."""
 
-    def prepare_collective(self, options: PrepareOptions) -> None:
-        """Prepare several workers before the first operation.
-
-        Raises:
-            InvalidExperimentError: If the back end trains only on one worker.
-        """
-        raise InvalidExperimentError(
-            f"the trial has {options.world_size} workers (resources.slots_per_trial), but detcore "
-            f"trains Keras models on the {self.name!r} back end in one worker.\n"
-            "The workers would train independent models.\n"
-            "Set resources.slots_per_trial: 1, or KERAS_BACKEND=tensorflow."
-        )
-
+    @abc.abstractmethod
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:
-        """Return the collectives of several workers.
+        """Connect several workers, before the trial is created. Return their collectives.
 
         Args:
             distributed: The workers.
             compress: Whether gradients are sent as half-precision numbers.
         """
-        raise NotImplementedError
 
     # -- generators -------------------------------------------------------------------------------
 
@@ -385,6 +370,13 @@ class Backend(abc.ABC):
                 "Pass gradient_accumulation_steps to the optimizer, or set "
                 "KERAS_BACKEND=tensorflow."
             )
+        if collective is not None:
+            for optimizer in optimizers:
+                average_gradients(optimizer, collective, self.find_update(optimizer))
+
+    def find_update(self, optimizer: Any) -> str:
+        """Return the method of an optimizer to which a step passes the gradients."""
+        return "apply"
 
     # -- training ---------------------------------------------------------------------------------
 
@@ -399,7 +391,7 @@ class Backend(abc.ABC):
         data: TrainingData,
         *,
         class_weight: Mapping[int, float] | None,
-        may_compile: bool,
+        collective: Collective | None,
     ) -> TrainSteps:
         """Return the model's training step.
 
@@ -407,7 +399,7 @@ class Backend(abc.ABC):
             model: The compiled model.
             data: The training data.
             class_weight: Factor of the loss for each class, or None.
-            may_compile: Whether XLA may compile the step if the model requests it.
+            collective: Sums of gradients; None for a single worker.
         """
 
     @abc.abstractmethod
@@ -500,6 +492,35 @@ class Backend(abc.ABC):
             inputs: Nested specification of a batch of its inputs.
         """
         model(inputs, training=False)
+
+
+def average_gradients(optimizer: Any, collective: Collective, method: str) -> None:
+    """Make a method of an optimizer use the mean of the workers' gradients.
+
+    Args:
+        optimizer: The optimizer, of Keras 3.
+        collective: Sums over the workers.
+        method: "apply" or "stateless_apply".
+    """
+    kind = type(optimizer)
+    inner = getattr(kind, method)
+    position = list(inspect.signature(inner).parameters).index("grads")
+
+    def update(*arguments: Any, **named: Any) -> Any:
+        gradients = named.pop("grads") if "grads" in named else arguments[position]
+        present = [gradient for gradient in gradients if gradient is not None]
+        sums = iter(collective.sum_gradients(present))
+        means = [None if g is None else next(sums) / collective.size for g in gradients]
+        return inner(*arguments[:position], means, *arguments[position + 1 :], **named)
+
+    # Bypasses Keras's own `__setattr__`, which looks for variables.
+    object.__setattr__(optimizer, "__class__", make_subclass(kind, **{method: update}))
+
+
+def make_subclass(kind: type, **names: Any) -> type:
+    """Return a subclass with the name of its base class, under which a saved model is loaded."""
+    names.update(__module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__)
+    return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
 
 
 def test_batches(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,50 @@ from detcore_keras.backends.backend import (
     Backend,
     EvaluationOutputs,
     TrainingData,
-    keras_function,
     test_batches,
 )
 from detcore_keras.nested import flatten, map_structure
 
-# Runs Keras's function of a step on a batch, and returns the results of the step.
-RunStep: TypeAlias = Callable[[Callable[..., Any], Any], Any]
+if TYPE_CHECKING:
+    from detcore_keras.backends.backend import Collective
+
+# Runs a step on a batch, and returns the results of the step.
+RunStep: TypeAlias = Callable[[Any], Any]
+
+
+class BatchBackend(Backend):
+    """A back end whose steps are functions of Python."""
+
+    @abc.abstractmethod
+    def make_step(
+        self, model: Any, kind: Literal["train", "test"], collective: Collective | None = None
+    ) -> RunStep:
+        """Return the model's training step or test step.
+
+        Args:
+            model: The compiled model.
+            kind: Which step.
+            collective: Sums of gradients; None for a single worker.
+        """
+
+    def settle(self, model: Any) -> None:
+        """Make a model's variables hold the state after the last step."""
+        return
+
+    def make_train_steps(
+        self,
+        model: Any,
+        data: TrainingData,
+        *,
+        class_weight: Mapping[int, float] | None,
+        collective: Collective | None,
+    ) -> BatchTrainSteps:
+        """Return the training step."""
+        return BatchTrainSteps(self, model, data, class_weight, collective)
+
+    def make_test_steps(self, model: Any, element_spec: Any) -> BatchTestSteps:
+        """Return the test step."""
+        return BatchTestSteps(self, model)
 
 
 class BatchTrainSteps:
@@ -29,51 +67,54 @@ class BatchTrainSteps:
         backend: The back end.
         model: The compiled model.
         data: The training data.
-        run_step: See `RunStep`.
-        settle: Makes the model's variables hold the state after the last step.
         class_weight: Factor of the loss for each class, or None.
+        collective: Sums of gradients; None for a single worker.
     """
 
     is_built = True
 
     def __init__(
         self,
-        backend: Backend,
+        backend: BatchBackend,
         model: Any,
         data: TrainingData,
-        *,
-        run_step: RunStep,
-        settle: Callable[[], None],
         class_weight: Mapping[int, float] | None,
+        collective: Collective | None,
     ) -> None:
         self._backend = backend
         self._model = model
         self._data = data
-        self._run = run_step
-        self.settle = settle
         self._class_weight = class_weight
-        self._function: Callable[..., Any] | None = None
-        self.slow_reason = f"the {backend.name!r} back end runs each step on its own"
+        self._collective = collective
+        self._step: RunStep | None = None
+        self.slow_reason: str | None = f"the {backend.name!r} back end runs each step on its own"
 
     def trace_step(self) -> None:
         """Create the variables, as Keras does when ``fit`` begins."""
-        if self._function is None:
+        if self._step is None:
             spec = map_structure(self._make_symbol, self._data.element_spec)
             self._model._symbolic_build(data_batch=spec)
-            self._function = keras_function(self._model, "train")
+            self._step = self._backend.make_step(self._model, "train", self._collective)
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch, and return the results of the step as tensors."""
-        assert self._function is not None  # the controller builds the variables first
+        assert self._step is not None  # the controller builds the variables first
         data = self._data.fetch_batch(inputs, index)
         extra: Mapping[str, Any] = {}
         if self._data.split is not None:
             extra, data = self._data.split(data)
-        data = convert_batch(self._backend, data)
-        if self._class_weight is not None:
-            data = weigh_classes(self._backend.keras, data, self._class_weight)
-        outputs = self._run(self._function, data)
+        outputs = self._step(self.weigh_batch(convert_batch(self._backend, data)))
         return {**flatten_outputs(self._model, "train", outputs), **extra}
+
+    def weigh_batch(self, data: Any) -> Any:
+        """Return a batch with class weights as sample weights."""
+        if self._class_weight is None:
+            return data
+        return weigh_classes(self._backend.keras, data, self._class_weight)
+
+    def settle(self) -> None:
+        """Make the model's variables hold the state after the last step."""
+        self._backend.settle(self._model)
 
     def run_many(self, inputs: Any, count: int) -> dict[str, npt.NDArray[Any]]:
         """Raise an error, because `slow_reason` is set."""
@@ -92,16 +133,14 @@ class BatchTestSteps:
     Args:
         backend: The back end.
         model: The compiled model.
-        run_step: See `RunStep`.
     """
 
     can_run_all = False
 
-    def __init__(self, backend: Backend, model: Any, run_step: RunStep) -> None:
+    def __init__(self, backend: BatchBackend, model: Any) -> None:
         self._backend = backend
         self._model = model
-        self._run = run_step
-        self._function = keras_function(model, "test")
+        self._step = backend.make_step(model, "test")
 
     def run_all(self, iterator: Any, limit: int) -> EvaluationOutputs:
         """Raise an error, because `can_run_all` is false."""
@@ -113,7 +152,7 @@ class BatchTestSteps:
         """Test batches one at a time, with the callbacks' batch-level test hooks."""
 
         def run_step(batch: Any) -> Mapping[str, Any]:
-            return flatten_outputs(self._model, "test", self._run(self._function, batch))
+            return flatten_outputs(self._model, "test", self._step(batch))
 
         return test_batches(
             run_step,

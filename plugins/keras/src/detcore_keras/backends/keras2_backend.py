@@ -14,7 +14,6 @@ from detcore_keras.backends.tensorflow_backend import TensorFlowBackend
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
-    from detcore.trial import PrepareOptions
     from detcore.types import GradientSettings
     from detcore_keras.backends.backend import Collective
 
@@ -55,17 +54,11 @@ class Keras2Backend(TensorFlowBackend):
         super().prepare_devices(local_rank)
         self.keras.backend.experimental.enable_tf_random_generator()
 
-    def prepare_collective(self, options: PrepareOptions) -> None:
-        """Start Horovod."""
-        from detcore_keras.distributed.horovod_collective import start_horovod
-
-        start_horovod(options)
-
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:
         """Return Horovod's collectives."""
         from detcore_keras.distributed.horovod_collective import HorovodCollective
 
-        return HorovodCollective(compress=compress)
+        return HorovodCollective(distributed, compress=compress)
 
     def prepare_script(self, model: Any) -> int:
         """Make the generators savable, also of layers that were created before."""

@@ -19,7 +19,6 @@ from detcore_keras.backends.graph_steps import GraphTestSteps, GraphTrainSteps
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
-    from detcore.trial import PrepareOptions
     from detcore.types import GradientSettings
     from detcore_keras.backends.backend import Collective
 
@@ -132,12 +131,6 @@ class TensorFlowBackend(Backend):
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "gpu": len(tf.config.list_physical_devices("GPU")),
         }
-
-    def prepare_collective(self, options: PrepareOptions) -> None:
-        """Prepare several workers before TensorFlow runs its first operation."""
-        from detcore_keras.distributed.tensorflow_collective import prepare_process
-
-        prepare_process(options)
 
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:
         """Return detcore's collectives: Keras 3's TensorFlow has no Horovod."""
@@ -306,9 +299,11 @@ class TensorFlowBackend(Backend):
         data: TrainingData,
         *,
         class_weight: Mapping[int, float] | None,
-        may_compile: bool,
+        collective: Collective | None,
     ) -> GraphTrainSteps:
         """Return the training step as a graph, unless the model runs eagerly."""
+        # XLA cannot compile the exchange of gradients.
+        may_compile = collective is None
         return GraphTrainSteps(
             self, model, data, class_weight=class_weight, may_compile=may_compile
         )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from detcore_keras.backends.backend import Backend, TrainingData
-from detcore_keras.backends.batch_steps import BatchTestSteps, BatchTrainSteps
+from detcore_keras.backends.backend import keras_function
+from detcore_keras.backends.batch_steps import BatchBackend, RunStep
+
+if TYPE_CHECKING:
+    from detcore.core import DistributedContext
+    from detcore_keras.backends.backend import Collective
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class _DeviceGenerator:
         self.set_state(torch.from_numpy(value))
 
 
-class TorchBackend(Backend):
+class TorchBackend(BatchBackend):
     """Keras 3 on PyTorch: steps run eagerly, and change the variables."""
 
     name = "torch"
@@ -38,6 +42,12 @@ class TorchBackend(Backend):
         """Choose the GPU of this worker."""
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
+
+    def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:
+        """Return the collectives of PyTorch."""
+        from detcore_keras.distributed.torch_collective import TorchCollective
+
+        return TorchCollective(distributed, compress=compress)
 
     def fix_operations(self, deterministic: bool | None) -> None:
         """Make operations deterministic; None: only on a CPU.
@@ -74,27 +84,22 @@ class TorchBackend(Backend):
         array = super().as_batch_part(part)
         return None if array is None else self.keras.ops.convert_to_tensor(array)
 
-    def make_train_steps(
-        self,
-        model: Any,
-        data: TrainingData,
-        *,
-        class_weight: Mapping[int, float] | None,
-        may_compile: bool,
-    ) -> BatchTrainSteps:
-        """Return the training step."""
-        return BatchTrainSteps(
-            self,
-            model,
-            data,
-            run_step=_run_step,
-            settle=lambda: None,
-            class_weight=class_weight,
-        )
+    def make_step(
+        self, model: Any, kind: Literal["train", "test"], collective: Collective | None = None
+    ) -> RunStep:
+        """Return Keras's function of a step, whose results have no gradients."""
+        function = keras_function(model, kind)
 
-    def make_test_steps(self, model: Any, element_spec: Any) -> BatchTestSteps:
-        """Return the test step."""
-        return BatchTestSteps(self, model, _run_step)
+        def run_step(batch: Any) -> Any:
+            outputs = function([batch])
+            if not isinstance(outputs, Mapping):
+                return outputs
+            return {
+                name: value.detach() if isinstance(value, torch.Tensor) else value
+                for name, value in outputs.items()
+            }
+
+        return run_step
 
     def fit(self, model: Any, train: Callable[[], Mapping[str, float] | None]) -> None:
         """Call `train` in PyTorch's training mode, until it returns None."""
@@ -118,14 +123,3 @@ class TorchBackend(Backend):
             model.train(is_training)
         convert = self.keras.ops.convert_to_numpy
         return {name: convert(value) for name, value in metrics.items()}
-
-
-def _run_step(function: Callable[..., Any], batch: Any) -> Any:
-    """Run a step, and return its results without their gradients."""
-    outputs = function([batch])
-    if not isinstance(outputs, Mapping):
-        return outputs
-    return {
-        name: value.detach() if isinstance(value, torch.Tensor) else value
-        for name, value in outputs.items()
-    }

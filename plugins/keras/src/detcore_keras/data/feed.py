@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError
+from detcore_keras.data.batches import batch_spec, list_leaves
+from detcore_keras.frameworks import backend
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
@@ -92,6 +94,39 @@ class Feed(Protocol):
     def close(self) -> None:
         """Release workers and memory."""
         return
+
+
+class SingleBatchFeed(Feed):
+    """A feed whose blocks hold one batch.
+
+    Args:
+        first: A batch, for its specification and `peek_block`.
+    """
+
+    in_graph = False
+    _block_records = 0
+
+    def __init__(self, first: Any) -> None:
+        self._first = first
+        self.element_spec = self.inputs_spec = batch_spec(first)
+
+    def make_block(self, batch: Any) -> tuple[Any, int]:
+        """Return the next batch as a block."""
+        self._block_records = backend.count_records(list_leaves(batch))
+        return batch, 1
+
+    def peek_block(self) -> Any:
+        """Return the batch that the constructor received."""
+        return self._first
+
+    def fetch_batch(self, inputs: Any, index: Any) -> Any:
+        """Return the block, which is one batch."""
+        return inputs
+
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
+        """Record that the batch was trained on."""
+        self.position += count
+        self.records = (self.records or 0) + self._block_records
 
 
 def check_saved(state: Mapping[str, Any], *, kind: str, size: tuple[str, int | None]) -> None:

@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
 from detcore.errors import DataError
-from detcore_keras.data.batches import batch_spec, batch_tensors, list_leaves
+from detcore_keras.data.batches import batch_tensors, list_leaves
 from detcore_keras.data.data_settings import DataSettings, SequenceAdapter
-from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
+from detcore_keras.data.feed import BatchIdentity, SingleBatchFeed, check_saved
 from detcore_keras.data.sequence_loader import SequenceLoader
-from detcore_keras.frameworks import backend, keras
+from detcore_keras.frameworks import keras
 from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
 
-class SequenceFeed(Feed):
+class SequenceFeed(SingleBatchFeed):
     """The items of a Sequence, prepared by a loader, in an order computed from seed and epoch.
 
     Args:
@@ -31,8 +31,6 @@ class SequenceFeed(Feed):
         loader: Prepares items.
     """
 
-    in_graph = False
-
     def __init__(self, sequence: Any, sampler: IndexSampler, loader: SequenceLoader) -> None:
         self._sequence = sequence
         self._sampler = sampler
@@ -40,32 +38,18 @@ class SequenceFeed(Feed):
         self._items: Generator[Any, None, None] | None = None
         self.batches_per_epoch = sampler.batches_per_epoch
         self.shared_records = sampler.num_records
-        self._block_records = 0
         with preserved_rng():
-            self._first = batch_tensors(loader.read_item(0), sequence)
-        self.element_spec = batch_spec(self._first)
-        self.inputs_spec = self.element_spec
+            super().__init__(batch_tensors(loader.read_item(0), sequence))
 
     def next_block(self, limit: int) -> tuple[Any, int]:
         """Take the next item."""
         if self._items is None:
             self._items = self._open_items()
-        batch = batch_tensors(next(self._items), self._sequence)
-        self._block_records = backend.count_records(list_leaves(batch))
-        return batch, 1
-
-    def peek_block(self) -> Any:
-        """Return the first item, which the constructor read."""
-        return self._first
-
-    def fetch_batch(self, inputs: Any, index: Any) -> Any:
-        """Return the block, which is one batch."""
-        return inputs
+        return self.make_block(batch_tensors(next(self._items), self._sequence))
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that the item was trained on; notify the Sequence at the end of an epoch."""
-        self.position += count
-        self.records = (self.records or 0) + self._block_records
+        super().advance(count, outputs)
         if self._sampler.epoch(self.position) > self._loader.epochs_ended:
             self._close_items()
             self._loader.end_epoch()

@@ -11,34 +11,28 @@ import numpy.typing as npt
 
 from detcore.data import DataSource, IdKind
 from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, describe
-from detcore_keras.data.batches import batch_spec, batch_tensors, list_leaves
-from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
-from detcore_keras.frameworks import backend
+from detcore_keras.data.batches import batch_tensors, list_leaves
+from detcore_keras.data.feed import BatchIdentity, SingleBatchFeed, check_saved
 from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
 
-class SourceFeed(Feed):
+class SourceFeed(SingleBatchFeed):
     """The batches of a data source, which reports and restores its position.
 
     Args:
         source: A `detcore.data.DataSource`.
     """
 
-    in_graph = False
-
     def __init__(self, source: Any) -> None:
         self._source = source
         self._batches: Iterator[Any] | None = None
         self._epoch_start = 0
-        self._block_records = 0
         self.batches_per_epoch = len(source) if hasattr(source, "__len__") else None
         with preserved_rng():
-            self._first = batch_tensors(read_first(source), source)
-        self.element_spec = batch_spec(self._first)
-        self.inputs_spec = self.element_spec
+            super().__init__(batch_tensors(read_first(source), source))
 
     def next_block(self, limit: int) -> tuple[Any, int]:
         """Take the next batch, of this epoch or the next."""
@@ -49,22 +43,7 @@ class SourceFeed(Feed):
             self.batches_per_epoch = self.position - self._epoch_start
             self._epoch_start, self._batches = self.position, None
             batch = next(self._open_epoch())
-        batch = batch_tensors(batch, self._source)
-        self._block_records = backend.count_records(list_leaves(batch))
-        return batch, 1
-
-    def peek_block(self) -> Any:
-        """Return the first batch, which the constructor read."""
-        return self._first
-
-    def fetch_batch(self, inputs: Any, index: Any) -> Any:
-        """Return the block, which is one batch."""
-        return inputs
-
-    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
-        """Record that the batch was trained on."""
-        self.position += count
-        self.records = (self.records or 0) + self._block_records
+        return self.make_block(batch_tensors(batch, self._source))
 
     def describe_records(self, ledger: LedgerWriter) -> None:
         """Declare the ids of the source."""

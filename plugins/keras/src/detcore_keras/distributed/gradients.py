@@ -9,14 +9,13 @@ works on the mean, as on one worker with the whole batch.
 from __future__ import annotations
 
 import inspect
-import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
-from detcore_keras.backends.backend import SUMS_OF_GRADIENTS
+from detcore_keras.backends.backend import SUMS_OF_GRADIENTS, make_subclass
 
 if TYPE_CHECKING:
     from detcore.types import GradientSettings
@@ -228,7 +227,8 @@ def with_apply_gradients(kind: type, exchange: Exchange) -> type:
         exchange.apply(gradients, variables, update=update, build=build, over_workers=over_workers)
         return self.iterations
 
-    return _make_subclass(kind, exchange, apply_gradients=apply_gradients)
+    names = {"apply_gradients": apply_gradients, SUMS_OF_GRADIENTS: exchange}
+    return make_subclass(kind, **names)
 
 
 def with_apply(kind: type, exchange: Exchange) -> type:
@@ -252,19 +252,7 @@ def with_apply(kind: type, exchange: Exchange) -> type:
         variables = list(variables)
         exchange.apply(gradients, variables, update=update, build=build)
 
-    return _make_subclass(kind, exchange, apply=apply)
-
-
-def _make_subclass(kind: type, exchange: Exchange, **methods: Any) -> type:
-    names = {
-        **methods,
-        SUMS_OF_GRADIENTS: exchange,
-        # With the original name, a saved model contains the optimizer and can be loaded.
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
-    return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
+    return make_subclass(kind, **{"apply": apply, SUMS_OF_GRADIENTS: exchange})
 
 
 def _with_missing(present: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:

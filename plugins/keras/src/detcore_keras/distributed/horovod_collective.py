@@ -1,4 +1,4 @@
-"""Sum and broadcast over Horovod, for Keras 2."""
+"""Sum gradients over Horovod, for Keras 2."""
 
 from __future__ import annotations
 
@@ -12,24 +12,16 @@ import tensorflow as tf
 from detcore.errors import DistributedError, PluginNotFoundError
 
 if TYPE_CHECKING:
-    from detcore.trial import PrepareOptions
+    from detcore.core import DistributedContext
 
 
-def start_horovod(options: PrepareOptions) -> None:
-    """Initialize Horovod, and join the other workers.
-
-    Args:
-        options: This worker's ranks.
-
-    Raises:
-        PluginNotFoundError: If Horovod or detcore-horovod is not installed.
-        DistributedError: If Horovod's ranks differ from detcore's.
-    """
+def _start_horovod(distributed: DistributedContext) -> Any:
+    """Initialize Horovod, join the other workers, and return its module."""
     hvd = _import_horovod()
     hvd.init()
     horovod_rank_and_size, rank_and_size = (
         (hvd.rank(), hvd.size()),
-        (options.rank, options.world_size),
+        (distributed.rank, distributed.size),
     )
     if horovod_rank_and_size == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
         raise PluginNotFoundError(
@@ -45,17 +37,23 @@ def start_horovod(options: PrepareOptions) -> None:
             "Start the workers with `detcore run`, or with `detcore launch --launcher horovod`, "
             "which set Horovod's variables."
         )
+    return hvd
 
 
 class HorovodCollective:
     """Horovod's collectives, as a `Collective`.
 
     Args:
+        distributed: This worker's ranks.
         compress: Whether gradients travel as half-precision numbers.
+
+    Raises:
+        PluginNotFoundError: If Horovod or detcore-horovod is not installed.
+        DistributedError: If Horovod's ranks differ from detcore's.
     """
 
-    def __init__(self, *, compress: bool) -> None:
-        self._hvd = _import_horovod()
+    def __init__(self, distributed: DistributedContext, *, compress: bool) -> None:
+        self._hvd = _start_horovod(distributed)
         self.size: int = self._hvd.size()
         self.failure: DistributedError | None = None
         kinds = self._hvd.Compression
@@ -75,10 +73,6 @@ class HorovodCollective:
             ignore_name_scope=True,
         )
         return sums
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values."""
-        self._hvd.broadcast_variables(list(variables), root_rank=0)
 
 
 def _import_horovod() -> Any:

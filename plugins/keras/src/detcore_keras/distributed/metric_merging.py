@@ -57,10 +57,7 @@ def merge_results(
         n_records=tested.n_records,
         outputs=_list_numbers(tested.outputs),
         results=_list_numbers(model.get_metrics_result()),
-        states=[
-            [np.array(backend.get_raw(variable).numpy()) for variable in metric.variables]
-            for metric in metrics
-        ],
+        states=[[_read_value(variable) for variable in metric.variables] for metric in metrics],
     )
     shares: list[_WorkerResults] = distributed.allgather(own_share)
     shares_with_data = [share for share in shares if share.num_batches]
@@ -97,9 +94,13 @@ def _merge_states(metric: Any, states: Sequence[_State]) -> None:
         return
     metric.reset_state()
     for index, variable in enumerate(metric.variables):
-        initial_value = np.array(backend.get_raw(variable).numpy())
+        initial_value = _read_value(variable)
         values = [state[index] for state in states]
         backend.get_raw(variable).assign(_add_values(metric, variable, initial_value, values))
+
+
+def _read_value(variable: Any) -> npt.NDArray[Any]:
+    return np.array(backend.read_variable(backend.get_raw(variable)))
 
 
 def _add_values(metric: Any, variable: Any, start: Any, values: Sequence[Any]) -> Any:

@@ -20,24 +20,6 @@ from detcore_keras.distributed.shared_sum import SharedSum, add_up
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
-    from detcore.trial import PrepareOptions
-
-
-def prepare_process(options: PrepareOptions) -> None:
-    """Check that workers can share memory here.
-
-    Args:
-        options: Settings of the workers.
-
-    Raises:
-        DistributedError: If the system has no anonymous shared memory (it is not Linux).
-    """
-    if not hasattr(os, "memfd_create"):
-        raise DistributedError(
-            f"{options.world_size} workers cannot train a Keras 3 model on this system.\n"
-            "They sum their gradients in anonymous shared memory, which only Linux has.\n"
-            "Set resources.slots_per_trial: 1."
-        )
 
 
 class TensorFlowCollective:
@@ -57,7 +39,16 @@ class TensorFlowCollective:
         Args:
             distributed: The workers.
             compress: Whether gradients are sent as half-precision numbers.
+
+        Raises:
+            DistributedError: If the system has no anonymous shared memory (it is not Linux).
         """
+        if not hasattr(os, "memfd_create"):
+            raise DistributedError(
+                f"{distributed.size} workers cannot train a Keras 3 model on this system.\n"
+                "They sum their gradients in anonymous shared memory, which only Linux has.\n"
+                "Set resources.slots_per_trial: 1."
+            )
         self._distributed = distributed
         self._compress = compress
         self.size = distributed.size
@@ -85,15 +76,6 @@ class TensorFlowCollective:
         return [
             tf.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients, strict=True)
         ]
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values."""
-        is_chief = self._distributed.rank == 0
-        values = [variable.numpy() for variable in variables] if is_chief else []
-        values = self._distributed.broadcast(values)
-        if not is_chief:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
 
     def _sum_arrays(self, label: str, *parts: Any) -> list[Any]:
         if self.failure is not None:

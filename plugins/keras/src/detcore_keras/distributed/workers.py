@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from detcore.errors import CheckFailedError, DataError, InvalidModelError
+from detcore.errors import CheckFailedError, DataError, InvalidModelError, PeerLostError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
 from detcore_keras.frameworks import backend
@@ -19,12 +19,15 @@ from detcore_keras.state.variables import NamedVariable, training_variables
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
+    from detcore.errors import DistributedError
     from detcore.types import GradientSettings
     from detcore_keras.backends.backend import Collective
     from detcore_keras.data.feed import Feed
 
 
 _T = TypeVar("_T")
+# Error messages of Gloo, on JAX and PyTorch, for a closed connection.
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 # Groups with the chief's values on all workers. Each worker has its own generators and metrics.
 _SHARED = frozenset({"weights", "extra", "optimizer", "hyperparameters", "counters"})
 
@@ -36,26 +39,28 @@ class Workers:
 
     Args:
         distributed: The workers.
-        settings: Rules for combining gradients and metrics.
+        settings: Rules for combining metrics.
+        collective: Sums of gradients; None for a single worker.
 
     Attributes:
         rank: Rank of this worker.
         size: Number of workers.
         is_chief: Whether this is the worker with rank 0.
-        collective: Collectives for tensors; None for a single worker.
+        collective: The argument.
     """
 
-    def __init__(self, distributed: DistributedContext, settings: GradientSettings) -> None:
+    def __init__(
+        self,
+        distributed: DistributedContext,
+        settings: GradientSettings,
+        collective: Collective | None,
+    ) -> None:
         self._distributed = distributed
         self.rank = distributed.rank
         self.size = distributed.size
         self.is_chief = self.rank == 0
         self._averages_metrics = settings.average_training_metrics
-        self.collective: Collective | None = None
-        if self.size > 1:
-            self.collective = backend.open_collective(
-                distributed, compress=settings.gradient_compression
-            )
+        self.collective = collective
 
     def all_gather(self, value: _T) -> list[_T]:
         """Return every worker's value, in rank order."""
@@ -122,7 +127,7 @@ class Workers:
             for item in _select_shared(training_variables(model, []))
             if item.group in {"weights", "extra"} and backend.get_key(item.variable) not in trained
         ]
-        before = {id(item): backend.read_variable(item.variable) for item in candidates}
+        before = {id(item): backend.read_variable(item.variable).copy() for item in candidates}
         replaced_variables = self._broadcast_variables(candidates)
         try:
             yield
@@ -144,11 +149,13 @@ class Workers:
 
     def _broadcast_variables(self, variables: Sequence[NamedVariable]) -> list[NamedVariable]:
         """Set variables to the chief's values. Return variables that differed on any worker."""
-        assert self.collective is not None
         indices = sorted(set().union(*self._find_differing(variables)))
         differing_variables = [variables[index] for index in indices]
         if differing_variables:
-            self.collective.broadcast([item.variable for item in differing_variables])
+            values = [backend.read_variable(item.variable) for item in differing_variables]
+            values = self._distributed.broadcast(values)
+            for item, value in zip(differing_variables, values, strict=True):
+                item.variable.assign(value)
         return differing_variables
 
     def _find_differing(self, variables: Sequence[NamedVariable]) -> list[list[int]]:
@@ -167,6 +174,17 @@ class Workers:
             [index for index, digest in enumerate(worker_digests) if digest != chief[index]]
             for worker_digests in digests
         ]
+
+    def find_failure(self, error: Exception) -> DistributedError | None:
+        """Return the error of the connection to other workers that caused an error of a step."""
+        if self.collective is None:
+            return None
+        if not any(sign in str(error) for sign in _LOST_CONNECTION):
+            return self.collective.failure
+        return PeerLostError(
+            f"rank {self.rank} lost another worker: the connection ended while gradients were "
+            "averaged.\nThe output of the other workers shows the reason."
+        )
 
     # -- metrics ----------------------------------------------------------------------------------
 

@@ -223,6 +223,7 @@ class FastUnits(Units):
             inputs, count = self.feed.next_block(target - self.feed.position)
             started = time.perf_counter()
             outputs = self.steps.run_many(inputs, count)
+            self.steps.settle()
             seconds += time.perf_counter() - started
             if self.digests is not None:
                 self.digest_batches(self.digests, inputs, count)

@@ -111,8 +111,9 @@ def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -
         return
     offset = (rank * _STRIDE + step) % (1 << 31)
     keras.utils.set_random_seed((seed + offset) % (1 << 31))
-    for state in _list_states(variables):
-        words = np.array(state.numpy())
+    # The seed above also determines PyTorch's generators, which are not variables.
+    for state in filter(backend.is_variable, _list_states(variables)):
+        words = backend.read_variable(state).copy()
         # The last word is the seed in TensorFlow, and a count of draws in Keras 3.
         words[-1] += np.array(offset, words.dtype)
         state.assign(words)
