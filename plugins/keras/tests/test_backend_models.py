@@ -223,7 +223,10 @@ def convolutional() -> Any:
 
 @pytest.mark.parametrize(
     ("model", "slow_backends"),
-    [(functional, {"torch"}), (convolutional, {"torch", "jax"})],
+    [
+        pytest.param(functional, {"torch"}, marks=pytest.mark.each_version),
+        (convolutional, {"torch", "jax"}),
+    ],
     ids=["dense", "convolutions"],
 )
 def test_many_batches_equal_batch_by_batch(
