@@ -185,6 +185,11 @@ class SlurmCluster:
             self,
         )
 
+    def describe(self) -> str:
+        """Return the jobs and nodes, with reasons, and the last lines of the logs."""
+        nodes = self.run("sinfo", "--Node", "--list-reasons", "--long")
+        return f"{self.run('squeue', '--long')}\n{nodes}\n{self.read_logs()}"
+
     def read_logs(self) -> str:
         """Return the last lines of the logs."""
         paths = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]

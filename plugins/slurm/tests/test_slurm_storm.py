@@ -56,7 +56,7 @@ class Storm:
 
         deadline = time.monotonic() + 200
         while (job := find()) is None:
-            assert time.monotonic() < deadline, self.cluster.list_jobs()
+            assert time.monotonic() < deadline, self.cluster.describe()
             time.sleep(0.2)
         return job
 

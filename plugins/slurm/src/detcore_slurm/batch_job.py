@@ -6,6 +6,7 @@ requeued waits here until the runner has prepared the next run.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -44,13 +45,14 @@ def main(job_dir: Path) -> int:
         start_new_session=True,
     )  # fmt: skip
     signals = Appender(folder.signals)
-    while True:
-        try:
-            return process.wait(_POLL_S)
-        except subprocess.TimeoutExpired:
-            while received:
-                signals.add_line(signal=received.pop(0))
-            signals.flush()
+    code: int | None = None
+    while code is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_POLL_S)
+        while received:  # also those of which the tasks have died
+            signals.add_line(signal=received.pop(0))
+        signals.flush()
+    return code
 
 
 def _claim_run(job_dir: Path, received: list[int]) -> RunFolder | None:

@@ -84,6 +84,7 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
         self._is_new = is_new = submission is not None
         self._commands = Appender(folder.commands)
         self._tails = [Tail(folder.find_rank_log(rank)) for rank in range(record.slots)]
+        self._signals = Tail(folder.signals)
         self._seen = {} if is_new else (folder.read_value("seen") or {})
         self._lines: list[tuple[int, Mapping[str, Any], int]] = []  # not handled yet
         self._num_replied = 0 if is_new else _count_replies(folder)
@@ -169,6 +170,9 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
             self._read_claim()
         for rank, tail in enumerate(self._tails):
             self._lines += ((rank, line, tail.offset) for line in tail.read_lines())
+        # A task that had not installed its handlers dies of a signal, and reports nothing.
+        for line in self._signals.read_lines():
+            self._slurm_signal = line["signal"]
         # A worker writes reports before it sends messages, so they are copied first.
         self._copy_log()
         new_lines, self._lines = self._lines, []
