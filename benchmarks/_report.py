@@ -33,7 +33,7 @@ DOCUMENTS = (FOLDER.parent / "docs" / "benchmarks.md", FOLDER / "RESULTS.md")
 BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
 TORCH = "torch"
 LIBRARIES = (
-    "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "transformers",
+    "tensorflow", "keras", "jax", "tensorflow-estimator", "horovod", "torch", "transformers",
     "lightning", "accelerate", "numpy", "sqlalchemy", "fsspec", "gcsfs", "obstore", "boto3",
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ TABLES = (
     Table("keras-2", "keras_fit.py", TENSORFLOW_2_15, "--rounds 7"),
     Table("keras-3", "keras_fit.py", TENSORFLOW, "--rounds 7"),
     Table("keras-jax", "keras_fit.py", TORCH, "--backend jax --rounds 15 --only arrays,cnn"),
-    Table("keras-torch", "keras_fit.py", TORCH, "--backend torch --rounds 15 --only arrays,cnn"),
+    Table("keras-torch", "keras_fit.py", TORCH, "--backend torch --rounds 7 --only arrays,cnn"),
     Table("whole-process", "whole_process.py", TENSORFLOW, "--rounds 3"),
     Table("estimator", "estimator_fit.py", TENSORFLOW_2_15, "--rounds 15", "--determined"),
     Table("sequence-loader", "sequence_loader.py", TENSORFLOW_2_15, "--rounds 9 --keras"),

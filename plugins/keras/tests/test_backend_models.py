@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,11 @@ from detcore.errors import (
     InvalidDataTypeError,
     InvalidExperimentError,
     InvalidModelError,
+    PeerLostError,
 )
+from detcore.types import GradientSettings
 from detcore_keras import load_weights_from_checkpoint_path
+from detcore_keras.distributed.workers import Workers
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.keras_controller import KerasController
 
@@ -314,7 +318,7 @@ def test_model_of_another_keras_is_refused(tmp_path: Path) -> None:
         make_context(tmp_path).wrap_model(model)
 
 
-class Workers(OneWorker):
+class TwoRanks(OneWorker):
     """The ranks of the first of two processes, without the second."""
 
     size, local_rank = 2, 0
@@ -328,17 +332,27 @@ class Workers(OneWorker):
 
 @pytest.mark.skipif(is_tensorflow, reason="TensorFlow connects workers of several machines")
 def test_workers_on_several_machines_are_refused() -> None:
-    distributed: Any = Workers(cross_size=2)
+    distributed: Any = TwoRanks(cross_size=2)
     with pytest.raises(InvalidExperimentError, match=r"on one\.\n.*\n?.*KERAS_BACKEND=tensorflow"):
         backend.open_collective(distributed, compress=False)
 
 
 @pytest.mark.skipif(backend.name != "jax", reason="only JAX connects before its first operation")
 def test_late_connection_is_refused() -> None:
-    distributed: Any = Workers(cross_size=1)
+    distributed: Any = TwoRanks(cross_size=1)
     keras.ops.zeros(1)
     with pytest.raises(InvalidExperimentError, match="used JAX before its workers were connected"):
         backend.open_collective(distributed, compress=False)
+
+
+def test_lost_connection_names_the_rank() -> None:
+    distributed: Any = TwoRanks(cross_size=1)
+    collective: Any = SimpleNamespace(failure=None)
+    workers = Workers(distributed, GradientSettings(), collective)
+    lost = workers.find_failure(RuntimeError("Read error: Connection reset by peer"))
+    assert isinstance(lost, PeerLostError)
+    assert "rank 0 lost another worker" in str(lost)
+    assert workers.find_failure(RuntimeError("shapes differ")) is None
 
 
 MISSING = next((name for name in ("tensorflow", "jax", "torch") if not find_spec(name)), "absent")

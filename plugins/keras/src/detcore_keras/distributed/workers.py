@@ -177,10 +177,10 @@ class Workers:
 
     def find_failure(self, error: Exception) -> DistributedError | None:
         """Return the error of the connection to other workers that caused an error of a step."""
-        if self.collective is None:
-            return None
-        if not any(sign in str(error) for sign in _LOST_CONNECTION):
-            return self.collective.failure
+        failure = None if self.collective is None else self.collective.failure
+        is_lost = self.size > 1 and any(sign in str(error) for sign in _LOST_CONNECTION)
+        if failure is not None or not is_lost:
+            return failure
         return PeerLostError(
             f"rank {self.rank} lost another worker: the connection ended while gradients were "
             "averaged.\nThe output of the other workers shows the reason."
