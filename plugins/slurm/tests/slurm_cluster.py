@@ -174,6 +174,13 @@ class SlurmCluster:
             self.run("scancel", str(job), check=False)
         _wait_until(lambda: not self.list_jobs(), "no job is left", self)
 
+    def release_drained(self) -> None:
+        """Resume nodes and release jobs, as after a controller that has lost the start of a job."""
+        for name in {*self.run("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split()}:
+            self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+            for job, _ in self.list_jobs(states="PD"):
+                self.run("scontrol", "release", str(job), check=False)
+
     def wait_until_idle(self) -> None:
         """Wait until both nodes accept jobs."""
         _wait_until(

@@ -51,6 +51,7 @@ class Storm:
                 self.output.append(stdout + stderr)
                 assert self.runner.returncode in (75, -9), "".join(self.output)
                 self.runner = self.detcore.start("run", "--resume", 1)
+            self.cluster.release_drained()
             jobs = self.cluster.list_jobs(states="R")
             return next((job for job, _ in jobs), None)
 

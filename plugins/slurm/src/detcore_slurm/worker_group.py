@@ -171,8 +171,8 @@ class SlurmWorkerGroup(RemoteWorkerGroup):
         for rank, tail in enumerate(self._tails):
             self._lines += ((rank, line, tail.offset) for line in tail.read_lines())
         # A task that had not installed its handlers dies of a signal, and reports nothing.
-        for line in self._signals.read_lines():
-            self._slurm_signal = line["signal"]
+        for signaled in self._signals.read_lines():
+            self._slurm_signal = signaled["signal"]
         # A worker writes reports before it sends messages, so they are copied first.
         self._copy_log()
         new_lines, self._lines = self._lines, []
