@@ -52,6 +52,9 @@ class Storm:
                 assert self.runner.returncode in (75, -9), "".join(self.output)
                 self.runner = self.detcore.start("run", "--resume", 1)
             self.cluster.release_drained()
+            for job, _ in self.cluster.list_jobs(states="PD"):
+                # A requeued job keeps the limit of `limit`, which would signal it as it starts.
+                self.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60", check=False)
             jobs = self.cluster.list_jobs(states="R")
             return next((job for job, _ in jobs), None)
 
