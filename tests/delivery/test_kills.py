@@ -96,6 +96,7 @@ def ledger(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return Ledger(box, tmp_path / "told")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("kind", "every"), [("line", 7), pytest.param("opcode", 5, marks=pytest.mark.soak)]
 )
