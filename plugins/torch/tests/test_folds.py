@@ -15,9 +15,17 @@ SCRIPT = Path(__file__).parent / "scripts" / "folds.py"
 
 @pytest.mark.cold
 @pytest.mark.timeout(900)
-@pytest.mark.soak
-@pytest.mark.parametrize("case", ["accelerate", "lightning", "trainer"])
-def test_each_fold_resumes_its_run(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "kills"),
+    [
+        pytest.param("trainer", ["between"], id="trainer-between"),
+        *(
+            pytest.param(case, ["3", "between", "2"], id=case, marks=pytest.mark.soak)
+            for case in ("accelerate", "lightning", "trainer")
+        ),
+    ],
+)
+def test_each_fold_resumes_its_run(case: str, kills: list[str], tmp_path: Path) -> None:
     def run(folder: str, kill_at: str = "") -> list[str]:
         (tmp_path / folder).mkdir(exist_ok=True)
         variables = {
@@ -36,6 +44,6 @@ def test_each_fold_resumes_its_run(case: str, tmp_path: Path) -> None:
         return [line for line in finished.stdout.splitlines() if line.startswith("fold ")]
 
     expected = run("whole")
-    for kill_at in ("3", "between", "2"):
+    for kill_at in kills:
         run("broken", kill_at)
     assert run("broken") == expected

@@ -123,7 +123,8 @@ class ScheduledPollingClock(PollingClock):
         return self._context.digests
 
     def watch(self, state: Callable[[], SupportsStateTensors]) -> None:
-        check_restored(state(), self._saved_parts, reaction=self._settings.inexact_resume)
+        if self.stopped is None:  # a completed run only provides its model
+            check_restored(state(), self._saved_parts, reaction=self._settings.inexact_resume)
         self._saved_parts = None
         if self._context.digests is not None:
             self._context.digests.watch_script(lambda: state().state_tensors())
