@@ -135,9 +135,9 @@ def test_exact_trial_is_exact(checks: Checks) -> None:
     *resumes, counts = result["compared"]
     starts = [int(match[1]) for line in resumes if (match := re.search(r"batch (\d+);", line))]
     # The first checkpoint, a checkpoint within the second epoch, and the end of this epoch. On a
-    # busy machine, a kill can come after a later checkpoint.
+    # busy machine, a kill can come after a later checkpoint, or before the next report.
     assert 3 <= starts[0] < 12 < starts[1] <= 24 <= starts[2] <= 27
-    assert all("identical" in line for line in resumes)
+    assert all(re.search("identical|not compared", line) for line in resumes)
     assert counts == ("compared 30 steps, 33 reports and 10 checkpoints with 3 parts of the state")
 
 

@@ -30,6 +30,7 @@ READS = frozenset(
         "list_checkpoints",
         "list_experiments",
         "list_models",
+        "list_running_jobs",
         "list_runs",
         "list_search_events",
         "list_trials",
