@@ -57,7 +57,6 @@ def detcore(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Detcore]
     """A command that can import only the back end and the package of the test's cell."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     needed = {parameters.get("backend"), KINDS.get(parameters.get("kind", ""))}
-    needed |= {*parameters.get("backends", ())}
     if parameters.get("kind") in ("DataLoader", "Grain"):
         needed |= {"torch"}  # which may import the others
     site = tmp_path / "site"
@@ -133,13 +132,11 @@ print(hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest())
 
 
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="this environment has one back end")
-@pytest.mark.parametrize(
-    "backends", [pytest.param(BACKENDS, marks=[pytest.mark.soak] * ("tensorflow" in BACKENDS))]
-)
+@(pytest.mark.soak if "tensorflow" in BACKENDS else pytest.mark.cold)
 def test_other_back_ends_load_weights_only(
-    detcore: Detcore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backends: list[str]
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    writer, *readers = reversed(backends)
+    writer, *readers = reversed(BACKENDS)
     monkeypatch.setenv("KERAS_BACKEND", writer)
     monkeypatch.setenv("KILLS", str(tmp_path / "kills"))
     (tmp_path / "kills").write_text("30")

@@ -86,7 +86,6 @@ class FunctionTracker(AttributeTracker):
         """Whether each attribute of a variable is saved separately, as some may not be saved."""
         return (
             id(value) not in self._ignored_objects
-            and not isinstance(value, CODE_TYPES)
             and is_plain_object(value)
             and self._is_searched(value)
             and self._codec.get_state(value) is None
