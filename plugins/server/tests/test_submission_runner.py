@@ -226,3 +226,17 @@ def test_other_decision_error_ends_experiment(detcore: Detcore) -> None:
         runner = job.start("-c", FAILS.format(error="DatabaseError"))
         assert job.end(runner) == (1, ExperimentState.ERROR)
         assert job.database.get_experiment(job.id).error == "the connection broke"
+
+
+def test_jobs_of_other_launcher_end_experiment(job: Job) -> None:
+    """A user may have resumed it on a cluster, whose jobs the server's launcher cannot follow."""
+    runner = job.start()
+    job.wait_until_it_trains(runner)
+    job.database.set_trial_job(job.database.list_trials(job.id)[0].id, "17")
+    runner.kill()
+    runner.wait()
+    assert job.end(job.start()) == (1, ExperimentState.ERROR)
+    assert job.database.get_experiment(job.id).error == (
+        "the jobs 17 of experiment 1 may still run, and would train the same trials."
+    )
+    assert job.states() == ["RUNNING"]

@@ -463,6 +463,7 @@ class ExperimentRun:
             if launcher is None:
                 ready = open_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
+                _refuse_lost_jobs(self._no_wait_database, self._experiment_id, launcher)
             follower = LogFollower(self._no_wait_database)
             stack.callback(follower.stop, _JOIN_S)
             starter = TrialStarter(
