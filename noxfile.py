@@ -89,6 +89,8 @@ PYTORCH = (
     "torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0", "lightning==2.6.6",
     "torchmetrics==1.9.0",
 )  # fmt: skip
+# What installs PyTorch and what it imports, except for packages that TensorFlow needs, too.
+TORCH_NEEDS = ("pip", "filelock", "mpmath", "networkx", "sympy")
 # The theme prints a notice about MkDocs 2, which --strict would count as a warning.
 MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
 DISTRIBUTIONS = Path("build/dist")
@@ -98,6 +100,11 @@ WHEEL_REQUIREMENTS = {
     "core_api": [f"detcore[{FRAMEWORK_FREE_EXTRAS}]", "scikit-learn"],
     "digits_keras": ["detcore[keras,estimator]", "tensorflow", "scikit-learn"],
     "digits_torch": ["detcore[torch]", PYTORCH[0], "scikit-learn"],
+}
+# Where JAX keeps the programs that it compiles, for tests that compile the same program again.
+JAX_CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path("build/jax").absolute()),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
@@ -192,9 +199,9 @@ def half_option(session: nox.Session, index: int) -> str:
     return "--half=all" if is_chosen else f"--half={index}/2"
 
 
-def install_pytorch(session: nox.Session) -> None:
+def install_pytorch(session: nox.Session, *packages: str) -> None:
     """Install PyTorch's CPU build with pip, which reads the index from its configuration."""
-    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", *PYTORCH)
+    session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", *packages)
 
 
 def install_horovod(session: nox.Session) -> None:
@@ -216,7 +223,7 @@ def quickstart(session: nox.Session) -> None:
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
     install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
-    install_pytorch(session)
+    install_pytorch(session, *PYTORCH)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
 
@@ -259,7 +266,7 @@ def prepared(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Run the remaining tests: storms, kills at every point, the other TensorFlow."""
-    for name in ENVIRONMENTS:
+    for name in (*ENVIRONMENTS, "backends"):
         session.notify(name, posargs=["--soak=only", *session.posargs])
     session.notify("slowest")
 
@@ -327,7 +334,7 @@ def bare(session: nox.Session) -> None:
 def torch(session: nox.Session) -> None:
     """Test PyTorch trials, Keras on JAX and PyTorch, Ray clusters, loops and example plugins."""
     install_locked(session, "torch", *FRAMEWORK_FREE, *KERAS, *RAY, *TORCH)
-    install_pytorch(session)
+    install_pytorch(session, *PYTORCH)
     with contextlib.ExitStack() as stack:
         # Each test file of Ray starts a cluster and waits for it most of the time.
         stack.enter_context(run_tests_in_background(
@@ -338,7 +345,7 @@ def torch(session: nox.Session) -> None:
             stack.enter_context(run_tests_in_background(
                 session, f"keras-{backend}", "plugins/keras/tests/test_backend_models.py",
                 "plugins/keras/tests/test_workers.py", half_option(session, index),
-                *session.posargs, env={"KERAS_BACKEND": backend},
+                *session.posargs, env={"KERAS_BACKEND": backend, **JAX_CACHE},
             ))  # fmt: skip
         run_tests(
             session, "torch", *PARALLEL, "plugins/torch/tests", *TORCH_REPLAY, TORCH_EXAMPLES,
@@ -367,8 +374,6 @@ def tensorflow_old(session: nox.Session) -> None:
 def tensorflow(session: nox.Session) -> None:
     """Test Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
     install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR)
-    # For trials on JAX that read a tf.data.Dataset.
-    session.install("--no-deps", "--constraint", "locks/torch.txt", "jax", "jaxlib")
     run_tests(
         session, "keras-3", *PARALLEL, "plugins/keras/tests", half_option(session, 1),
         "tests/corpus", "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
@@ -378,6 +383,18 @@ def tensorflow(session: nox.Session) -> None:
     run_tests(
         session, "estimator", *PARALLEL, "plugins/estimator/tests", half_option(session, 1),
         f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
+        env=QUIET_TENSORFLOW,
+    )  # fmt: skip
+
+
+@nox.session
+def backends(session: nox.Session) -> None:
+    """Test Keras trials that read a ``tf.data.Dataset`` on JAX and PyTorch, in the soak."""
+    install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS)
+    session.install("--no-deps", "--constraint", "locks/torch.txt", "jax", "jaxlib", *TORCH_NEEDS)
+    install_pytorch(session, PYTORCH[0])
+    run_tests(
+        session, "backends", "plugins/keras/tests/test_backends.py", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
 

@@ -345,6 +345,18 @@ def test_late_connection_is_refused() -> None:
         backend.open_collective(distributed, compress=False)
 
 
+@pytest.mark.skipif(backend.name != "jax", reason="the other back ends sum eagerly")
+def test_eager_model_of_several_workers_is_refused() -> None:
+    from detcore_keras.distributed.jax_collective import JaxCollective
+
+    collective = object.__new__(JaxCollective)  # as if two workers were connected
+    collective.size = 2
+    model = functional()
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(InvalidModelError, match="its 2 workers sum gradients inside a compiled"):
+        backend.make_step(model, "train", collective)
+
+
 def test_lost_connection_names_the_rank() -> None:
     distributed: Any = TwoRanks(cross_size=1)
     collective: Any = SimpleNamespace(failure=None)

@@ -38,8 +38,8 @@ pytestmark = pytest.mark.cold  # a process that has imported one back end cannot
 
 def list_cells() -> Iterator[Any]:
     for backend in BACKENDS:
-        # Where TensorFlow is installed, JAX needs it only for a tf.data.Dataset.
-        kinds = KINDS if backend == BACKENDS[0] or "tensorflow" not in BACKENDS else ("tf.data",)
+        # Where all three are installed, the others need TensorFlow only for a tf.data.Dataset.
+        kinds = ("tf.data",) if len(BACKENDS) == 3 else KINDS
         for kind in kinds:
             package = KINDS[kind]
             if find_spec(package) and not (kind == "DataLoader" and not find_spec("detcore_torch")):
