@@ -95,6 +95,49 @@ def with_class(kind: type) -> Callable[[], Any]:
     return build
 
 
+class CountingLayer(keras.layers.Layer):  # type: ignore[misc]
+    """Keeps state that is not in variables, as a step that Python runs can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.history: list[int] = []
+        self.mean = keras.ops.zeros((6,))
+        self.generator = np.random.default_rng(5)
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        if training and not isinstance(x, getattr(keras, "KerasTensor", ())):
+            self.calls = (self.calls + 1) % 4
+            self.history.append(self.calls)
+            self.mean = 0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0)
+            x = x * (1 + 0.1 * self.generator.uniform()) + self.mean
+        return x * (1 + 0.1 * sum(self.history[-2:]))
+
+
+def counting() -> Any:
+    return keras.Sequential([keras.Input((6,)), CountingLayer(), keras.layers.Dense(3)])
+
+
+class ScaledLoss(keras.losses.Loss):  # type: ignore[misc]
+    """A loss with a variable, which `Anneal` changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = keras.Variable(1.0, trainable=False)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        return self.scale * loss
+
+
+class Anneal(keras.callbacks.Callback):  # type: ignore[misc]
+    """Changes a loss from the second epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch:
+            self.model.loss.scale.assign(1 / (1 + epoch))
+
+
 def two_inputs() -> Any:
     first, second = keras.Input((4,), name="first"), keras.Input((2,), name="second")
     joined = keras.layers.Concatenate()([first, second])
@@ -121,6 +164,68 @@ def test_lazily_built_model_resumes_exactly(tmp_path: Path, model_kind: str) -> 
 
 def test_eager_model_resumes_exactly(tmp_path: Path) -> None:
     check_resumes(tmp_path, False, compile_options={"run_eagerly": True})
+
+
+@pytest.mark.skipif(backend.keras_major == 2, reason="the layer uses keras.ops")
+def test_state_outside_variables_resumes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "counting", counting)
+    check_resumes(tmp_path, False, model_kind="counting", compile_options={"run_eagerly": True})
+
+
+@pytest.mark.skipif(backend.name != "torch", reason="the parts are PyTorch's")
+def test_modules_and_second_optimizer_of_torch_resume_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    class TwoOptimizers(keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            logs = super().train_step(data)
+            weights = self.layers[-1].trainable_weights
+            with torch.no_grad():
+                self.second.apply([weight.value.grad for weight in weights], weights)
+            return logs
+
+    def build() -> Any:
+        normalize = keras.layers.TorchModuleWrapper(torch.nn.BatchNorm1d(6), output_shape=(None, 6))
+        inputs = keras.Input((6,))
+        model = TwoOptimizers(inputs, keras.layers.Dense(3)(normalize(inputs)))
+        model.second = keras.optimizers.Adam(0.02)
+        return model
+
+    monkeypatch.setitem(MODELS, "torch", build)
+    check_resumes(tmp_path, False, model_kind="torch")
+    trained, _ = run_trial(tmp_path, until=6, save_to=tmp_path / "kept", model_kind="torch")
+    loaded = load_weights_from_checkpoint_path(tmp_path / "kept" / "step-6", build())
+    x, _ = records()
+    assert_same([trained._model.predict(x, verbose=0)], [loaded.predict(x, verbose=0)])
+
+
+@pytest.mark.skipif(backend.name == "torch", reason="Keras cannot train stateful layers on PyTorch")
+def test_model_of_fixed_batch_size_resumes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build() -> Any:
+        inputs = keras.Input(batch_shape=(13, 6))
+        states = keras.layers.LSTM(4, stateful=True)(keras.layers.Reshape((3, 2))(inputs))
+        return keras.Model(inputs, keras.layers.Dense(3)(states))
+
+    monkeypatch.setitem(MODELS, "stateful", build)
+    check_resumes(tmp_path, False, model_kind="stateful", batch_size=13)
+
+
+@pytest.mark.skipif(backend.keras_major == 2, reason="the loss uses keras.Variable")
+def test_variable_that_a_compiled_step_reads_once_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On JAX. The other back ends read the present value, and resume exactly."""
+    variant = {"compile_options": {"loss": ScaledLoss()}, "callbacks": [Anneal()]}
+    run_trial(tmp_path, until=14, save_to=tmp_path / "saved", **variant)
+    assert ("reads loss 0.scale, which training has changed" in caplog.text) == (
+        backend.name == "jax"
+    )
 
 
 def test_own_train_step_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ class AttributeTracker:
         target: The object.
         prefix: Prefix of attribute names in the warning about lost changes, such as ``"trial."``.
             None disables the warning.
+        names: Names of the only attributes to save. None: all.
         ignored: Names of attributes that belong to the framework, such as ``"model"``.
         ignored_objects: Objects that the caller saves separately, such as models and optimizers.
         codec: Reads a framework's tensors and stateful objects.
@@ -71,6 +72,7 @@ class AttributeTracker:
         target: object,
         *,
         prefix: str | None = None,
+        names: Collection[str] | None = None,
         ignored: Collection[str] = (),
         ignored_objects: Iterable[object] = (),
         codec: AttributeCodec | None = None,
@@ -78,6 +80,7 @@ class AttributeTracker:
         self._target = target
         self._prefix = prefix
         self._reports_unsaved = prefix is not None
+        self._chosen = None if names is None else frozenset(names)
         self._ignored = frozenset(ignored)
         self._ignored_objects = _by_id(ignored_objects)
         self._codec = codec or AttributeCodec()
@@ -100,23 +103,28 @@ class AttributeTracker:
         self._ignored_objects |= _by_id(ignored_objects)
         self._types = {name: type(value) for name, value in self._list_attributes()}
 
-    def capture(self) -> dict[str, Any]:
+    def capture(self, *, include_unchanged: bool = False) -> dict[str, Any]:
         """Return the changed attributes, and all random generators, by name.
 
         The first call logs a warning about changed attributes that cannot be saved.
+
+        Args:
+            include_unchanged: Whether to return the other attributes, too, without a warning.
 
         Returns:
             None, bool, int, float, str, NumPy arrays and scalars, tensors, and lists and
             dictionaries of these. Arrays are copies; tensors are those of the attributes.
         """
-        if self._prefix is not None:
+        if self._prefix is not None and not include_unchanged:
             self._warn_of_unsaved(self._prefix)
             self._prefix = None
         values = {}
         for name, value in self._list_attributes():
             encoded = self._create_encoder(value)
             if self._is_restorable(name, value, encoded) and (
-                encoded.has_generator or encoded.compute_digest() != self._digests.get(name)
+                include_unchanged
+                or encoded.has_generator
+                or encoded.compute_digest() != self._digests.get(name)
             ):
                 values[name] = _copy_arrays(encoded.value)
         return values
@@ -213,7 +221,9 @@ class AttributeTracker:
         return [
             (name, value)
             for name, value in list(self._get_attributes().items())
-            if name not in self._ignored and id(value) not in self._ignored_objects
+            if name not in self._ignored
+            and id(value) not in self._ignored_objects
+            and (self._chosen is None or name in self._chosen)
         ]
 
     def _create_encoder(self, value: Any) -> _Encoder:

@@ -14,6 +14,7 @@ from detcore.trial import ValidationResult
 from detcore.types import Length, Unit
 from detcore_keras.callbacks.callback_checks import check_callbacks, wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
+from detcore_keras.callbacks.model_attributes import leave_out_variables, track_model
 from detcore_keras.data.data_settings import DataSettings
 from detcore_keras.data.training_data import make_feed
 from detcore_keras.distributed.workers import Workers, digest_weights
@@ -57,7 +58,7 @@ from detcore_keras.state.variables import NamedVariable, training_variables
 if TYPE_CHECKING:
     import numpy as np
 
-    from detcore.trial import Clock
+    from detcore.trial import AttributeTracker, Clock
     from detcore.types import TensorInfo
     from detcore_keras.keras_context import TFKerasTrialContext
     from detcore_keras.keras_trial import KerasTrial
@@ -122,6 +123,7 @@ class KerasController:
             collective=context.collective,
         )
         self._callbacks: CallbackMultiplexer | None = None
+        self._model_trackers: dict[str, AttributeTracker] | None = None
         self._is_finished = False
         self._random: RandomState | None = None
         self._trainable: list[bool] | None = None
@@ -295,6 +297,7 @@ class KerasController:
             self._end_training()  # no batch follows this checkpoint
         variables = self._list_variables()
         self._state_reader = StateReader(variables)  # training may have created variables
+        self._track_model()
         differing_indices = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
             batch = self._feed.element_spec
@@ -457,8 +460,25 @@ class KerasController:
             self._steps.trace_step()
 
     def _build_by_training(self) -> None:
-        """Create all variables of an eager model with one step. The caller undoes its effects."""
+        """Create all variables with one step. The caller undoes its effects on variables."""
+        trackers = self._track_model()
+        before = {
+            name: tracker.capture(include_unchanged=True) for name, tracker in trackers.items()
+        }
         self._steps.run_one(self._feed.peek_block(), 0)
+        self._track_model()
+        for name, values in before.items():
+            trackers[name].restore(values)
+
+    def _track_model(self) -> Mapping[str, AttributeTracker]:
+        """Return the trackers of the attributes of the model, which know its present objects."""
+        if self._model_trackers is None:
+            is_eager = not backend.compiles_steps(self._model)
+            self._model_trackers = track_model(self._model) if is_eager else {}
+        leave_out_variables(
+            self._model_trackers.values(), self._model, [*self._list_optimizers(), self._trial]
+        )
+        return self._model_trackers
 
     def _begin_training(self) -> CallbackMultiplexer:
         """Create all variables, share them between workers, and return the started callbacks."""
@@ -488,6 +508,7 @@ class KerasController:
                 tensorboard_path=self._context.get_tensorboard_path(),
                 saved_elsewhere=[*self._list_optimizers(), *self._model._flatten_layers()],
                 trial=self._trial,
+                model_trackers=self._track_model(),
             )
             self._callbacks.train_begin(is_resumed=is_resumed)
             self._heed_stop_training()

@@ -142,6 +142,8 @@ class Backend(abc.ABC):
         optimizer_types, generator_types, container_types: Classes of objects with variables;
             `container_types` are searched for variables.
         not_state: Attributes that no training changes.
+        compiles_variables: Whether a compiled step keeps the first values of variables outside the
+            model.
         legacy_advice: End of the message if weights of Keras 2 do not fit a model.
     """
 
@@ -150,6 +152,7 @@ class Backend(abc.ABC):
     step_arguments: ClassVar[tuple[str, ...]] = ("data",)
     end_errors: tuple[type[Exception], ...] = (StopIteration,)
     not_state: ClassVar[frozenset[str]] = frozenset()
+    compiles_variables: ClassVar[bool] = False
     legacy_advice: ClassVar[str] = (
         "\nIf it has not changed, Keras 3 structures the model differently from Keras 2, which "
         "wrote the checkpoint. Load it with TensorFlow 2.15:\n"

@@ -71,8 +71,6 @@ class BatchTrainSteps:
         collective: Sums of gradients; None for a single worker.
     """
 
-    is_built = True
-
     def __init__(
         self,
         backend: BatchBackend,
@@ -87,6 +85,11 @@ class BatchTrainSteps:
         self._class_weight = class_weight
         self._collective = collective
         self._step: RunStep | None = None
+        # Keras builds the optimizer of `compile`. Others are built when the first step uses them.
+        optimizers: list[Any] = [
+            value for value in vars(model).values() if isinstance(value, backend.optimizer_types)
+        ]
+        self.is_built = all(item.built or item is model.optimizer for item in optimizers)
         self.slow_reason: str | None = f"the {backend.name!r} back end runs each step on its own"
 
     def trace_step(self) -> None:
@@ -98,7 +101,9 @@ class BatchTrainSteps:
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch, and return the results of the step as tensors."""
-        assert self._step is not None  # the controller builds the variables first
+        if self._step is None:
+            self.trace_step()
+        assert self._step is not None
         data = self._data.fetch_batch(inputs, index)
         extra: Mapping[str, Any] = {}
         if self._data.split is not None:
@@ -124,7 +129,10 @@ class BatchTrainSteps:
         if spec is None:
             return None
         dtype = self._backend.keras.backend.standardize_dtype(spec.dtype)
-        return self._backend.keras.KerasTensor(tuple(spec.shape), dtype)
+        # A model with a fixed batch size, such as a stateful one, takes no other.
+        inputs = getattr(self._model, "inputs", None) or ()
+        size = next((tensor.shape[0] for tensor in inputs), None)
+        return self._backend.keras.KerasTensor((size, *spec.shape[1:]), dtype)
 
 
 class BatchTestSteps:

@@ -40,6 +40,7 @@ class JaxBackend(BatchBackend):
 
     name = "jax"
     step_arguments = ("state", "data")
+    compiles_variables = True
     _is_deterministic: bool | None = False
 
     def open_collective(self, distributed: DistributedContext, *, compress: bool) -> Collective:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,6 +31,30 @@ class _DeviceGenerator:
 
     def assign(self, value: npt.NDArray[np.uint8]) -> None:
         self.set_state(torch.from_numpy(value))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A buffer of a module, such as the running mean of ``torch.nn.BatchNorm1d``, as a variable."""
+
+    module: torch.nn.Module
+    name: str
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.module.get_buffer(self.name)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> str:
+        return str(self.tensor.dtype).removeprefix("torch.")
+
+    def assign(self, value: Any) -> None:
+        with torch.no_grad():
+            self.tensor.copy_(torch.as_tensor(value))
 
 
 class TorchBackend(BatchBackend):
@@ -78,6 +102,30 @@ class TorchBackend(BatchBackend):
                 generator.get_state, generator.set_state
             )
         return generators
+
+    def is_variable(self, value: Any) -> bool:
+        """Whether a value is a variable of Keras or a buffer of PyTorch."""
+        return isinstance(value, _Buffer) or super().is_variable(value)
+
+    def get_key(self, variable: Any) -> int:
+        """Return a number that all wrappers of a variable share."""
+        if isinstance(variable, _Buffer):
+            return hash((id(variable.module), variable.name))
+        return super().get_key(variable)
+
+    def read_variable(self, variable: Any) -> npt.NDArray[Any]:
+        """Return a copy of the value of a variable, or of an object like one."""
+        if isinstance(variable, _Buffer):
+            return np.array(self.keras.ops.convert_to_numpy(variable.tensor))
+        return super().read_variable(variable)
+
+    def list_tracked(self, value: Any) -> Iterable[tuple[str, Any]]:
+        """Return the buffers of a layer, or of the module that a layer wraps."""
+        if isinstance(value, torch.nn.Module):
+            wrapped = getattr(value, "module", None)
+            module = wrapped if isinstance(wrapped, torch.nn.Module) else value
+            for name, _ in module.named_buffers(recurse=module is wrapped):
+                yield name, _Buffer(module, name)
 
     def as_batch_part(self, part: Any) -> Any:
         """Return a tensor of PyTorch, on the device of the model."""

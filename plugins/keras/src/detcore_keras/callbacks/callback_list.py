@@ -31,6 +31,7 @@ from detcore_keras.callbacks.callback_state import (
     measure_rows,
     restore_rows,
 )
+from detcore_keras.callbacks.model_attributes import track_compiled
 from detcore_keras.callbacks.tensorboard import TensorBoard
 from detcore_keras.frameworks import backend, keras
 from detcore_keras.state.array_files import encode_array, read_arrays, read_json, write_json
@@ -73,6 +74,7 @@ class CallbackMultiplexer:
         tensorboard_path: Directory of event files, or None for the callbacks' own directories.
         saved_elsewhere: Layers and optimizers, whose state is saved with the model.
         trial: The trial, whose changed attributes are saved like those of callbacks, or None.
+        model_trackers: Trackers of other attributes, by names that begin with ``$``.
 
     Attributes:
         callbacks: The callbacks that are called on this worker.
@@ -97,6 +99,7 @@ class CallbackMultiplexer:
         tensorboard_path: Path | None = None,
         saved_elsewhere: Collection[Any] = (),
         trial: object = None,
+        model_trackers: Mapping[str, AttributeTracker] = MappingProxyType({}),
     ) -> None:
         used_callbacks = [callback for callback in callbacks if not _is_replaced(callback)]
         active = [
@@ -114,7 +117,7 @@ class CallbackMultiplexer:
         self._tensorboard_path = tensorboard_path
         # Callbacks are named before any is left out, so all workers use the same names.
         callbacks_by_name = index_by_name(used_callbacks)
-        self._names = frozenset({*callbacks_by_name, _TRIAL, _FUNCTIONS})
+        self._names = frozenset({*callbacks_by_name, *model_trackers, _TRIAL, _FUNCTIONS})
         active_by_name = {
             name: c for name, c in callbacks_by_name.items() if any(c is other for other in active)
         }
@@ -122,8 +125,8 @@ class CallbackMultiplexer:
         self._tracked = {name: c for name, c in active_by_name.items() if not has_own_state(c)}
         self._saved_elsewhere = [model, trial, *used_callbacks, *saved_elsewhere]
         self._trial = trial
-        self._trackers: dict[str, AttributeTracker] = {}
-        self._compiled: FunctionTracker | None = None
+        self._trackers = dict(model_trackers)
+        self._compiled: Mapping[str, AttributeTracker] = {}
         self._batch_begin = _find_batch_hooks(active, "on_train_batch_begin", "on_batch_begin")
         self._batch_end = _find_batch_hooks(active, "on_train_batch_end", "on_batch_end")
         self._checkpoint_hooks: list[Callable[[str], Any]] = [
@@ -161,7 +164,7 @@ class CallbackMultiplexer:
     def _track_attributes(self) -> None:
         """Track changes to attributes, starting from the values that ``on_train_begin`` set."""
         ignored = self._saved_elsewhere
-        self._trackers = {
+        self._trackers |= {
             name: self._track_callback(name, callback) for name, callback in self._tracked.items()
         }
         functions = {**self._tracked, **self._stateful}
@@ -172,7 +175,7 @@ class CallbackMultiplexer:
             )
         steps = step_functions(self._model)
         if backend.compiles_steps(self._model):
-            self._compiled = FunctionTracker(steps, ignored_objects=ignored, codec=KerasCodec())
+            self._compiled = track_compiled(self._model, ignored)
         else:
             functions |= steps
         self._trackers[_FUNCTIONS] = FunctionTracker(
@@ -326,8 +329,8 @@ class CallbackMultiplexer:
         """Return the states and changed attributes by name, for the comparison after a resume."""
         values: dict[str, Any] = {"epoch.has_begun": self._has_begun_epoch}
         for name, tracker in self._trackers.items():
-            owner = {_TRIAL: "trial.", _FUNCTIONS: ""}.get(name, f"callback {name}.")
-            values |= tracker.read_live(owner)
+            owner = f"{name[1:]}." if name.startswith("$") else f"callback {name}."
+            values |= tracker.read_live("" if name == _FUNCTIONS else owner)
         for name, callback in self._stateful.items():
             values |= read_own_state(callback.get_state, f"callback {name}", codec=KerasCodec())
         return values
@@ -355,15 +358,20 @@ class CallbackMultiplexer:
 
     def _warn_of_compiled_values(self) -> None:
         """Warn once about values that training changed after the compiled step had read them."""
-        if self._compiled is not None and (names := self._compiled.capture()):
+        names = [
+            f"{owner}{name}"
+            for owner, tracker in self._compiled.items()
+            for name in tracker.capture()
+        ]
+        if names:
             _logger.warning(
                 "the loss or the training step reads %s, which training has changed. Keras "
                 "reads such values only when it compiles the step, so the change has no effect "
-                "until a resumed run compiles the step again. Use a variable, or compile the "
-                "model with run_eagerly=True",
+                "until a resumed run compiles the step again. Use a variable of the model, or "
+                "compile the model with run_eagerly=True",
                 ", ".join(names),
             )
-        self._compiled = None
+            self._compiled = {}
 
     def load_state(self, saved: SavedCallbacks, chief: SavedCallbacks | None = None) -> None:
         """Restore a result of `state_dict` or `read_callbacks`. Call it after `train_begin`.

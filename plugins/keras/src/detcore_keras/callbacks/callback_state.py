@@ -47,13 +47,24 @@ class KerasCodec(AttributeCodec):
         return current
 
     def get_state(self, value: Any) -> Any:
-        """Return the values of the variables of a layer, metric, optimizer or generator."""
+        """Return the values of the variables of a layer, metric, optimizer or generator.
+
+        For a container in which Keras tracks variables, return its items.
+        """
         if not isinstance(value, _STATEFUL):
-            return None
+            kind = next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
+            return None if kind is None else kind(value)
         return [backend.read_variable(variable) for variable in _list_variables(value)]
 
     def set_state(self, value: Any, state: Any) -> None:
         """Restore values that `get_state` returned."""
+        if isinstance(value, list):
+            value[:] = state
+            return
+        if isinstance(value, dict | set):
+            value.clear()
+            value.update(state)
+            return
         for variable, saved_value in zip(_list_variables(value), state, strict=True):
             variable.assign(saved_value)
 

@@ -86,6 +86,8 @@ class JaxCollective:
 def _connect(distributed: DistributedContext) -> bool:
     """Connect the processes of JAX. Return False if they are connected already."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would replace the handler of SIGTERM, with which a trial saves and ends.
+    jax.config.update("jax_enable_preemption_service", False)
     with shared_directory(distributed) as folder:
         try:
             jax.distributed.initialize(
