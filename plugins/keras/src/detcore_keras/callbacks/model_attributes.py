@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import inspect
 from collections.abc import Iterable, Iterator
@@ -67,9 +68,11 @@ def leave_out_variables(
     trackers: Iterable[AttributeTracker], model: Any, others: Iterable[Any]
 ) -> None:
     """Leave out what is saved with the model: its layers, metrics and variables, and `others`."""
-    saved = [model, *model._flatten_layers(), *backend.list_metrics(model), *model.variables]
+    saved = [model, *model._flatten_layers(), *backend.list_metrics(model), *others]
+    with contextlib.suppress(ValueError):  # Keras 2, before the first step creates the weights
+        saved += model.variables
     for tracker in trackers:
-        tracker.note_objects([*saved, *others])
+        tracker.note_objects(saved)
 
 
 def _list_assigned(kind: type) -> frozenset[str]:
