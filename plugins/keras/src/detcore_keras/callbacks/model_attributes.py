@@ -42,7 +42,7 @@ def track_model(model: Any) -> dict[str, AttributeTracker]:
 
 
 def track_compiled(model: Any, ignored_objects: Iterable[object]) -> dict[str, AttributeTracker]:
-    """Return trackers of what a compiled step reads only once, by the prefix of its names."""
+    """Return trackers of the values that a compiled step reads once, by the prefix of names."""
     functions, codec = step_functions(model), _CompiledCodec()
     losses = {name: item for name, item in functions.items() if item is not model}
     return {
@@ -67,12 +67,12 @@ class _CompiledCodec(KerasCodec):
 def leave_out_variables(
     trackers: Iterable[AttributeTracker], model: Any, others: Iterable[Any]
 ) -> None:
-    """Leave out what is saved with the model: its layers, metrics and variables, and `others`."""
-    saved = [model, *model._flatten_layers(), *backend.list_metrics(model), *others]
+    """Leave out layers, metrics and variables, which are saved with the model, and `others`."""
+    objects = [model, *model._flatten_layers(), *backend.list_metrics(model), *others]
     with contextlib.suppress(ValueError):  # Keras 2, before the first step creates the weights
-        saved += model.variables
+        objects += model.variables
     for tracker in trackers:
-        tracker.note_objects(saved)
+        tracker.note_objects(objects)
 
 
 def _list_assigned(kind: type) -> frozenset[str]:
