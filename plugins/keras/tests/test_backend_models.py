@@ -184,7 +184,9 @@ def test_modules_and_second_optimizer_of_torch_resume_exactly(
         def train_step(self, data: Any) -> Any:
             logs = super().train_step(data)
             weights = self.layers[-1].trainable_weights
+            self.count.add_(1)
             with torch.no_grad():
+                self.second.learning_rate.assign(0.01 * (1 + int(self.count) % 3))
                 self.second.apply([weight.value.grad for weight in weights], weights)
             return logs
 
@@ -193,6 +195,7 @@ def test_modules_and_second_optimizer_of_torch_resume_exactly(
         inputs = keras.Input((6,))
         model = TwoOptimizers(inputs, keras.layers.Dense(3)(normalize(inputs)))
         model.second = keras.optimizers.Adam(0.02)
+        model.register_buffer("count", torch.zeros((), dtype=torch.int64))
         return model
 
     monkeypatch.setitem(MODELS, "torch", build)

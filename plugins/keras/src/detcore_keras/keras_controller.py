@@ -297,7 +297,8 @@ class KerasController:
             self._end_training()  # no batch follows this checkpoint
         variables = self._list_variables()
         self._state_reader = StateReader(variables)  # training may have created variables
-        self._track_model()
+        if not self._steps.is_built:
+            self._track_model()  # the first step may have created layers
         differing_indices = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
             batch = self._feed.element_spec

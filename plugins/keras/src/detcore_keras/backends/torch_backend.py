@@ -121,10 +121,10 @@ class TorchBackend(BatchBackend):
 
     def list_tracked(self, value: Any) -> Iterable[tuple[str, Any]]:
         """Return the buffers of a layer, or of the module that a layer wraps."""
-        if isinstance(value, torch.nn.Module):
-            wrapped = getattr(value, "module", None)
-            module = wrapped if isinstance(wrapped, torch.nn.Module) else value
-            for name, _ in module.named_buffers(recurse=module is wrapped):
+        if isinstance(value, self.keras.layers.Layer):
+            is_wrapper = isinstance(value, self.keras.layers.TorchModuleWrapper)
+            module: Any = value.module if is_wrapper else value
+            for name, _ in module.named_buffers(recurse=is_wrapper):
                 yield name, _Buffer(module, name)
 
     def as_batch_part(self, part: Any) -> Any:

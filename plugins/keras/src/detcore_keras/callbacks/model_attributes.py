@@ -45,10 +45,11 @@ def track_compiled(model: Any, ignored_objects: Iterable[object]) -> dict[str, A
     """Return trackers of the values that a compiled step reads once, by the prefix of names."""
     functions, codec = step_functions(model), _CompiledCodec()
     losses = {name: item for name, item in functions.items() if item is not model}
+    ignored = [*_list_saved(model), *ignored_objects]
     return {
-        "": FunctionTracker(functions, ignored_objects=ignored_objects, codec=codec),
+        "": FunctionTracker(functions, ignored_objects=ignored, codec=codec),
         **{
-            f"{name}.": AttributeTracker(loss, names=assigned, codec=codec)
+            f"{name}.": AttributeTracker(loss, names=assigned, ignored_objects=ignored, codec=codec)
             for name, loss in losses.items()
             if (assigned := _list_assigned(type(loss)))
         },
@@ -68,11 +69,15 @@ def leave_out_variables(
     trackers: Iterable[AttributeTracker], model: Any, others: Iterable[Any]
 ) -> None:
     """Leave out layers, metrics and variables, which are saved with the model, and `others`."""
-    objects = [model, *model._flatten_layers(), *backend.list_metrics(model), *others]
+    for tracker in trackers:
+        tracker.note_objects([*_list_saved(model), *others])
+
+
+def _list_saved(model: Any) -> list[Any]:
+    objects = [model, *model._flatten_layers(), *backend.list_metrics(model)]
     with contextlib.suppress(ValueError):  # Keras 2, before the first step creates the weights
         objects += model.variables
-    for tracker in trackers:
-        tracker.note_objects(objects)
+    return objects
 
 
 def _list_assigned(kind: type) -> frozenset[str]:
