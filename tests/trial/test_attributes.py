@@ -108,6 +108,19 @@ def test_tracker_keeps_new_settings() -> None:
     assert renewed.patience == 7
 
 
+def test_unchanged_attributes_undo_training() -> None:
+    callback = Callback()
+    tracker = AttributeTracker(callback, names=["wait", "average"])
+    before = tracker.capture(include_unchanged=True)
+    assert before.keys() == {"wait", "average"}
+    assert tracker.capture() == {}
+    callback.train()
+    assert tracker.capture().keys() == {"wait", "average"}
+    tracker.restore(before)
+    assert (callback.wait, callback.average.tolist()) == (0, [0, 0, 0])
+    assert callback.best == 0.5
+
+
 def test_unused_generators_are_saved() -> None:
     callback = Callback()
     values = track(callback).capture()
