@@ -59,7 +59,7 @@ def reset_signals() -> None:
         )
 
 
-# At import, because xdist starts its workers from a process that has only imported this file.
+# Also at import: xdist starts its workers from a process that has only imported this file.
 reset_signals()
 
 
@@ -184,6 +184,7 @@ def _own_modules() -> Iterator[str]:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Start a cold test's processes as users do, and measure each test."""
     forget_failure()
+    reset_signals()  # an earlier test may have ignored one
     started, used = time.monotonic(), _processor_time_s()
     is_cold = item.get_closest_marker("cold") is not None
     with warm_python.cold() if is_cold else contextlib.nullcontext():

@@ -89,8 +89,11 @@ PYTORCH = (
     "torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0", "lightning==2.6.6",
     "torchmetrics==1.9.0",
 )  # fmt: skip
-# What installs PyTorch and what it imports, except for packages that TensorFlow needs, too.
-TORCH_NEEDS = ("pip", "filelock", "mpmath", "networkx", "sympy")
+# What trials on all back ends need beside TensorFlow's packages: pip installs PyTorch.
+BACKEND_NEEDS = (
+    "jax", "jaxlib", "pip", "filelock", "mpmath", "networkx", "sympy", "grain",
+    "array-record", "etils", "portpicker",
+)  # fmt: skip
 # The theme prints a notice about MkDocs 2, which --strict would count as a warning.
 MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
 DISTRIBUTIONS = Path("build/dist")
@@ -389,10 +392,10 @@ def tensorflow(session: nox.Session) -> None:
 
 @nox.session
 def backends(session: nox.Session) -> None:
-    """Test Keras trials that read a ``tf.data.Dataset`` on JAX and PyTorch, in the soak."""
-    install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS)
-    session.install("--no-deps", "--constraint", "locks/torch.txt", "jax", "jaxlib", *TORCH_NEEDS)
-    install_pytorch(session, PYTORCH[0])
+    """Test Keras trials whose data are another framework's than their back end, in the soak."""
+    install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *TORCH)
+    session.install("--no-deps", "--constraint", "locks/torch.txt", *BACKEND_NEEDS)
+    install_pytorch(session, *PYTORCH[:2])
     run_tests(
         session, "backends", "plugins/keras/tests/test_backends.py", *session.posargs,
         env=QUIET_TENSORFLOW,

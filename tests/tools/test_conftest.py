@@ -19,7 +19,9 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 """
 INNER_TEST = f"""
-import subprocess, sys
+import signal, subprocess, sys
+def test_closed_context():  # which ignores the second SIGHUP of a closed terminal
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 def test_inherited():
     print(subprocess.check_output([sys.executable, "-c", {PROGRAM!r}], text=True))
 """

@@ -38,9 +38,9 @@ pytestmark = pytest.mark.cold  # a process that has imported one back end cannot
 
 def list_cells() -> Iterator[Any]:
     for backend in BACKENDS:
-        # Where all three are installed, the others need TensorFlow only for a tf.data.Dataset.
-        kinds = ("tf.data",) if len(BACKENDS) == 3 else KINDS
-        for kind in kinds:
+        # Where all three are installed, only pairs are tried that other environments lack.
+        others = ("DataLoader", "Grain") if backend == "tensorflow" else ("tf.data",)
+        for kind in others if len(BACKENDS) == 3 else KINDS:
             package = KINDS[kind]
             if find_spec(package) and not (kind == "DataLoader" and not find_spec("detcore_torch")):
                 if (backend, kind) in SAMPLE:
