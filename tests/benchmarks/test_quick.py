@@ -29,10 +29,18 @@ ALONE = {
     "keras_records.py",
     "store.py",
 }
+# These need more than 5 s of CPU even in quick mode.
+SLOW = {"estimator_fit.py", "horovod_keras.py", "keras_fit.py", "whole_process.py"}
 HERE = _report.this_environment()
 
 
-@pytest.mark.parametrize("file", _report.quick_files(HERE))
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, marks=pytest.mark.soak) if file in SLOW else file
+        for file in _report.quick_files(HERE)
+    ],
+)
 def test_quick_mode_prints_a_table(
     file: str,
     tmp_path: Path,
