@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -89,7 +89,7 @@ PYTORCH = (
     "torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0", "lightning==2.6.6",
     "torchmetrics==1.9.0",
 )  # fmt: skip
-# What trials on all back ends need beside TensorFlow's packages: pip installs PyTorch.
+# Packages for all back ends that `locks/tensorflow.txt` lacks; pip installs PyTorch.
 BACKEND_NEEDS = (
     "jax", "jaxlib", "pip", "filelock", "mpmath", "networkx", "sympy", "grain",
     "array-record", "etils", "portpicker",
@@ -202,7 +202,7 @@ def half_option(session: nox.Session, index: int) -> str:
     return "--half=all" if is_chosen else f"--half={index}/2"
 
 
-def install_pytorch(session: nox.Session, *packages: str) -> None:
+def install_pytorch(session: nox.Session, packages: Sequence[str] = PYTORCH) -> None:
     """Install PyTorch's CPU build with pip, which reads the index from its configuration."""
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", *packages)
 
@@ -226,7 +226,7 @@ def quickstart(session: nox.Session) -> None:
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
     install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
-    install_pytorch(session, *PYTORCH)
+    install_pytorch(session)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
 
@@ -337,7 +337,7 @@ def bare(session: nox.Session) -> None:
 def torch(session: nox.Session) -> None:
     """Test PyTorch trials, Keras on JAX and PyTorch, Ray clusters, loops and example plugins."""
     install_locked(session, "torch", *FRAMEWORK_FREE, *KERAS, *RAY, *TORCH)
-    install_pytorch(session, *PYTORCH)
+    install_pytorch(session)
     with contextlib.ExitStack() as stack:
         # Each test file of Ray starts a cluster and waits for it most of the time.
         stack.enter_context(run_tests_in_background(
@@ -395,7 +395,7 @@ def backends(session: nox.Session) -> None:
     """Test Keras trials whose data are another framework's than their back end, in the soak."""
     install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *TORCH)
     session.install("--no-deps", "--constraint", "locks/torch.txt", *BACKEND_NEEDS)
-    install_pytorch(session, *PYTORCH[:2])
+    install_pytorch(session, PYTORCH[:2])
     run_tests(
         session, "backends", "plugins/keras/tests/test_backends.py", *session.posargs,
         env=QUIET_TENSORFLOW,

@@ -223,7 +223,7 @@ def test_model_of_fixed_batch_size_resumes_exactly(
 def test_variable_that_a_compiled_step_reads_once_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On JAX. The other back ends read the present value, and resume exactly."""
+    """On JAX. The other back ends read the present value."""
     variant = {"compile_options": {"loss": ScaledLoss()}, "callbacks": [Anneal()]}
     run_trial(tmp_path, until=14, save_to=tmp_path / "saved", **variant)
     assert ("reads loss 0.scale, which training has changed" in caplog.text) == (

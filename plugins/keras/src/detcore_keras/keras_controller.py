@@ -456,9 +456,8 @@ class KerasController:
         )
 
     def _build_variables(self) -> None:
-        """Create all variables, so that they can be saved and restored before the first step."""
-        if self._steps.is_built:
-            self._steps.trace_step()
+        """Create variables, so that they can be saved and restored before the first step."""
+        self._steps.trace_step()
 
     def _build_by_training(self) -> None:
         """Create all variables with one step. The caller undoes its effects on variables."""

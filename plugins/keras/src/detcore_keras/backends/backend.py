@@ -62,7 +62,7 @@ class TrainSteps(Protocol):
     """The training step of a model, for its data.
 
     Attributes:
-        is_built: Whether `trace_step` creates the variables, rather than the first step.
+        is_built: Whether `trace_step` creates all variables, rather than the first step.
     """
 
     is_built: bool
@@ -72,7 +72,7 @@ class TrainSteps(Protocol):
         """Return why the steps cannot run many at a time; None if they can."""
 
     def trace_step(self) -> None:
-        """Prepare the step without running it. Creates the variables if `is_built`."""
+        """Prepare the step without running it. Creates all variables if `is_built`."""
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch of a block, and return the results of the step."""

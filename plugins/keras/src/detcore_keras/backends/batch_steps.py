@@ -101,9 +101,7 @@ class BatchTrainSteps:
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch, and return the results of the step as tensors."""
-        if self._step is None:
-            self.trace_step()
-        assert self._step is not None
+        assert self._step is not None  # the controller traces the step first
         data = self._data.fetch_batch(inputs, index)
         extra: Mapping[str, Any] = {}
         if self._data.split is not None:

@@ -51,10 +51,12 @@ class KerasCodec(AttributeCodec):
 
         For a container in which Keras tracks variables, return its items.
         """
-        if not isinstance(value, _STATEFUL):
-            kind = next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
-            return None if kind is None else kind(value)
-        return [backend.read_variable(variable) for variable in _list_variables(value)]
+        if isinstance(value, _STATEFUL):
+            return [backend.read_variable(variable) for variable in _list_variables(value)]
+        for kind in (list, dict, set):
+            if isinstance(value, kind):
+                return kind(value)
+        return None
 
     def set_state(self, value: Any, state: Any) -> None:
         """Restore values that `get_state` returned."""
